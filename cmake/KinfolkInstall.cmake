@@ -1,0 +1,2 @@
+install(TARGETS kinfolk EXPORT kinfolk_targets)
+install(TARGETS kinfolk_cli)
