@@ -1,0 +1,68 @@
+// What a component is built with besides its own options.
+#pragma once
+#include <ATen/core/Generator.h>
+#include <torch/nn/module.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kinfolk/core/registry.h"
+#include "kinfolk/core/value.h"
+
+namespace kinfolk {
+using at::Tensor;
+
+/// Sizes of a model: recipes say what makes the member, these say how large it is.
+struct Size {
+  int64_t depth = 4;         ///< layers
+  int64_t width = 128;       ///< D
+  int64_t heads = 4;         ///< H
+  int64_t feed = 512;        ///< hidden width of a feed-forward branch
+  int64_t vocabulary = 256;  ///< V
+  int64_t context = 512;     ///< tokens of a training sequence
+  double dropout = 0.0;
+  template <class Visit>
+  void fields(Visit&& visit) {
+    visit("depth", depth, "layers", at_least(1));
+    visit("width", width, "model width D", at_least(1));
+    visit("heads", heads, "query heads H", at_least(1));
+    visit("feed", feed, "hidden width of a feed-forward branch", at_least(1));
+    visit("vocabulary", vocabulary, "token ids V", at_least(2));
+    visit("context", context, "tokens of a training sequence", at_least(1));
+    visit("dropout", dropout, "share of activations dropped in training", between(0, 0.95));
+  }
+};
+
+/// Handed down while a model is built. A meta device builds without memory: how budgets count parameters.
+struct Context {
+  Size size;
+  at::TensorOptions like;   ///< type and device of the parameters
+  at::Generator generator;  ///< of the initial values; undefined: the default one
+  Value let;                ///< names of the recipe
+  int64_t layer = 0;        ///< index of the layer being built
+  std::string path;         ///< where in the recipe, for messages
+  std::map<std::string, std::shared_ptr<torch::nn::Module>>* shared = nullptr;  ///< components with `share = "name"`
+
+  Context at(const std::string& deeper) const {
+    Context c = *this;
+    c.path = path.empty() ? deeper : path + "." + deeper;
+    return c;
+  }
+};
+
+/// A parameter of the given sizes, normal with this standard deviation (0: zeros), drawn from the context's generator.
+Tensor draw_parameter(const Context& context, at::IntArrayRef sizes, double deviation);
+/// A constant parameter.
+Tensor fill_parameter(const Context& context, at::IntArrayRef sizes, double value);
+
+template <class Base>
+template <class T>
+std::shared_ptr<Base> Registry<Base>::make(const Value& table, const Context& context, const std::string& path,
+                                           const std::vector<const char*>& reserved) {
+  Context inner = context;
+  inner.path = path;
+  return std::make_shared<T>(read_options<typename T::Options>(table, path, &context.let, reserved), inner);
+}
+
+}  // namespace kinfolk

@@ -1,0 +1,143 @@
+// The interfaces that every member of the family is made of.
+//
+// Shapes: B batch (lanes), L tokens of this call, S keys, H query heads, G key/value heads, D model width, d head
+// width, V vocabulary. The batch is dim 0 of every tensor, state included.
+#pragma once
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kinfolk/core/batch.h"
+#include "kinfolk/core/state.h"
+#include "kinfolk/nn/context.h"
+#include "kinfolk/ops/attend.h"
+
+namespace kinfolk {
+
+/// How a mixer is asked to compute. All forms agree; `automatic` is decided by choose_form alone.
+enum class Form { automatic, parallel, chunked, step };
+
+/// One call through the model: what a layer may read, and where it may write besides its output.
+struct Pass {
+  const Batch& batch;
+  Tensor position = {};    ///< int64 [B, L]; counts valid tokens only
+  Tensor valid = {};       ///< bool [B, L]; undefined: all tokens are real
+  Tensor document = {};    ///< int64 [B, L], grows by one at every border of "segment"; undefined: one document
+  Tensor first = {};       ///< bool [B, L], true where a new document starts; undefined: nowhere
+  State* state = nullptr;  ///< null: the sequence is whole, keep nothing
+  Form form = Form::automatic;
+  uint64_t seed = 0;   ///< of every random draw in this call
+  uint64_t draws = 0;  ///< how many draws were made: each gets its own stream
+  std::map<std::string, Tensor>* losses =
+      nullptr;  ///< auxiliary losses by name (mean over valid tokens), weighted by the recipe
+  std::map<std::string, Tensor>* trace = nullptr;         ///< opt-in: halting steps, attention maps
+  std::vector<std::function<void()>>* updates = nullptr;  ///< run after the optimiser step: codebooks, centroids
+};
+
+/// The one place that picks a form: `step` for one token with a state, `chunked` with a state or beyond `chunk` tokens,
+/// else `parallel`.
+Form choose_form(const Pass& pass, int64_t length, bool has_state, int64_t chunk = 64);
+
+/// x with entries dropped by probability p and the rest scaled by 1/(1-p); the draw comes from pass.seed alone.
+Tensor dropout(const Tensor& x, double p, bool training, Pass& pass);
+
+/// x with the rows of invalid tokens set to zero; x itself when all are valid.  x [B, L, ...]
+Tensor mask_invalid(const Tensor& x, const Pass& pass);
+
+struct Traits {
+  bool causal = true;     ///< output t depends on tokens <= t only
+  bool streams = true;    ///< the split law holds
+  bool bounded = false;   ///< state bytes do not grow
+  bool relative = false;  ///< a shift of all positions changes nothing
+  bool carries = false;   ///< training carries its state from step to step
+  int64_t context = 0;    ///< longest position it can take; 0: any
+  std::string why_not;    ///< one sentence for what it does not do
+};
+
+/// A sub-layer: attention, recurrence or feed-forward.
+struct Branch : torch::nn::Module {
+  virtual Traits traits() const { return {}; }
+  virtual State start(int64_t /*batch*/, at::TensorOptions /*like*/) const { return {}; }
+  /// 2 x multiply-adds of its products for tokens [from, from + length) of one lane, forward.
+  virtual double flops(int64_t length, int64_t from = 0) const = 0;
+  /// x [B, L, D] -> [B, L, D]. Law: with one state, f(x1 ++ x2) == f(x1) ++ f(x2). Invalid tokens leave the state as it
+  /// was.
+  virtual Tensor forward(const Tensor& x, Pass& pass, State* state) = 0;
+  /// One line for `explain`: which operator serves it, and where it is not the fused one, why.
+  virtual std::string explain() const { return "torch operators"; }
+};
+
+/// A step on queries and keys before the dot product: RoPE and kin, XPOS, KeyNorm, log-n, QK bias.
+/// One band in, one band out - or two, as in ReRoPE (each gets its range of distances).
+struct QkStep : torch::nn::Module {
+  virtual std::vector<QueryBand> queries(const QueryBand& band, const Tensor& at) = 0;  ///< at int64 [B, L]
+  virtual std::vector<KeyBand> keys(const KeyBand& band, const Tensor& at) = 0;  ///< at int64 [B, S]; as many bands
+  virtual bool keys_final() const { return true; }  ///< false: cache raw keys and apply the step when they are read
+  virtual bool relative() const { return true; }    ///< a shift of all positions changes no score
+};
+
+/// The past of an attention branch, and how this call's tokens join it: rolling cache, segment, compressive, nearest
+/// neighbours.
+struct Fresh {
+  Tensor x;     ///< [B, L, D] the branch's input
+  Tensor q;     ///< [B, H, L, d] before the QkSteps
+  Tensor k, v;  ///< [B, G, L, d] before the QkSteps
+};
+/// The eyes that an attention branch lends to its memory.
+struct Eyes {
+  struct KeyValue {
+    Tensor k, v;
+  };
+  std::function<KeyValue(const Tensor& x)> project;  ///< [B, S, D] -> raw keys and values [B, G, S, d]
+  std::function<Read(const Tensor& q, std::vector<Keys> keys)>
+      look;  ///< raw keys; the branch applies QkSteps, pattern and scores
+};
+struct Memory : torch::nn::Module {
+  virtual Traits traits() const = 0;
+  virtual State start(int64_t batch, at::TensorOptions like) const = 0;
+  /// Reads past and present with the queries of this call, and stores the call into `state` (null: nothing is kept).
+  virtual Read meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) = 0;
+  virtual int64_t reach() const { return -1; }  ///< keys that a query may meet at most; -1: no limit of its own
+};
+
+/// How a branch output meets the stream: add, GRU gate. (Reversible is a Depth.)
+struct Residual : torch::nn::Module {
+  virtual Tensor meet(const Tensor& x, const Tensor& branch) = 0;
+};
+
+using ReadOut = std::function<Tensor(const Tensor& x)>;  ///< [B, L, D] -> logits, for exits
+
+class Layer;  // nn/layer.h
+
+/// How many times which layer runs: once each, shared until ACT halts, early exit, reversible.
+struct Depth : torch::nn::Module {
+  virtual Traits traits() const { return {}; }
+  virtual State start(const std::vector<std::shared_ptr<Layer>>& layers, int64_t batch,
+                      at::TensorOptions like) const = 0;
+  virtual double flops(const std::vector<std::shared_ptr<Layer>>& layers, int64_t length, int64_t from) const = 0;
+  virtual Tensor run(Tensor x, const std::vector<std::shared_ptr<Layer>>& layers, const ReadOut& read_out, Pass& pass,
+                     State* state) = 0;
+};
+
+struct Input : torch::nn::Module {
+  virtual Traits traits() const { return {}; }
+  virtual Tensor embed(Pass& pass) = 0;       ///< [B, L, D]
+  virtual Tensor tied() const { return {}; }  ///< [V, D] for a head that shares the table; undefined: none
+};
+
+struct Head : torch::nn::Module {
+  virtual Tensor read(const Tensor& x, Pass& pass) = 0;  ///< [B, L, D] -> [B, L, V] scores or log p; softmax of it is p
+  virtual double flops(int64_t length) const = 0;
+  virtual bool wants_store() const { return false; }  ///< true: `remember` fills a datastore before evaluation
+  virtual void remember(const Tensor& /*x*/, const Tensor& /*target*/) {
+  }  ///< [N, D] hidden states after the last norm, [N] ids
+};
+
+}  // namespace kinfolk

@@ -1,0 +1,58 @@
+// A decoder built from a recipe: input, layers run by a depth, head.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kinfolk/nn/family.h"
+#include "kinfolk/nn/layer.h"
+#include "kinfolk/nn/recipe.h"
+
+namespace kinfolk {
+
+class Model : public torch::nn::Module {
+ public:
+  Model(const Recipe& recipe, const Context& context);
+  /// The usual way: parameters of this type and device, initial values from the seed alone.
+  static std::shared_ptr<Model> make(const Recipe& recipe, const Size& size, uint64_t seed = 1,
+                                     at::TensorOptions like = at::TensorOptions());
+
+  Traits traits() const;  ///< of all parts together
+  State start(int64_t batch, at::TensorOptions like = at::TensorOptions()) const;
+  /// Fills the pass (position, valid, document, first) from its batch and state, and runs input and layers. [B, L, D]
+  /// after the last norm
+  Tensor hidden(Pass& pass);
+  Tensor forward(Pass& pass);  ///< [B, L, V]: softmax of it is p(next token); rows of invalid tokens are 0
+  /// Without gradients or randomness beyond `seed`: scores of a batch, with a carried state or none.
+  Tensor score(const Batch& batch, State* state = nullptr, uint64_t seed = 0);
+
+  double flops(int64_t length, int64_t from = 0) const;  ///< forward, one lane, tokens [from, from + length)
+  int64_t parameter_count() const;                       ///< trainable, each tensor once
+  const Recipe& recipe() const { return recipe_; }
+  const Size& size() const { return size_; }
+  Head& head() { return *head_; }
+  const std::map<std::string, double>& loss_weights() const { return loss_weights_; }  ///< [losses] of the recipe
+  /// The resolved tree, parameters, state bytes per lane (at 1 and at `context` tokens), the operator of each branch
+  /// and why not fused.
+  std::string explain() const;
+
+  bool checkpointing = false;  ///< recompute each layer in backward
+
+ private:
+  Recipe recipe_;
+  Size size_;
+  std::shared_ptr<Input> input_;
+  std::vector<std::shared_ptr<Layer>> layers_;
+  std::shared_ptr<Depth> depth_;
+  std::shared_ptr<Norm> last_norm_;
+  std::shared_ptr<Head> head_;
+  std::map<std::string, double> loss_weights_;
+  std::map<std::string, std::shared_ptr<torch::nn::Module>> shared_;
+};
+
+/// The size whose width (a multiple of 8 x heads), then feed width, gives the recipe `parameters` trainable ones within
+/// 1 %. Depth and heads stay. Throws Error when it cannot.
+Size solve_budget(const Recipe& recipe, Size size, int64_t parameters);
+
+}  // namespace kinfolk

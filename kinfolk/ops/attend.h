@@ -1,0 +1,91 @@
+// attend: softmax attention over any pattern, bands and score steps, in tiles; the one operator of every softmax
+// member.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kinfolk {
+using at::Tensor;
+
+struct Pattern;  // pattern/pattern.h
+
+/// A normalised read and the log of its normaliser. Joining two is exact softmax over the union of their keys.
+struct Read {
+  Tensor out;  ///< [B, H, L, d]
+  Tensor lse;  ///< [B, H, L]; -inf where a query saw nothing (out is 0 there)
+};
+Read join(const Read& a, const Read& b);
+
+/// Queries or keys whose scaled dot product is the score while nearest <= i - j < farthest.
+struct QueryBand {
+  Tensor q;          ///< [B, H, L, d]
+  double scale = 0;  ///< of the dot product; 0: 1/sqrt(d)
+  int64_t nearest = INT64_MIN, farthest = INT64_MAX;
+};
+struct KeyBand {
+  Tensor k;  ///< [B, G, S, d]
+};
+
+/// A set of keys: where each stands and, for each query, from where until where it may look.
+struct Keys {
+  Tensor k, v;      ///< [B, G, S, d]
+  Tensor at;        ///< int64 [B, S] positions; -1: an empty or invalid slot, never seen
+  Tensor document;  ///< int64 [B, S]; undefined: one document
+  Tensor from;      ///< int64 [B, L]: the query sees only keys with from <= at; undefined: no limit
+  Tensor until;     ///< int64 [B, L]: and at < until
+};
+
+/// What a score step adds by distance alone, so that a fused kernel can: column c is distance lowest + c.
+struct DistanceTable {
+  Tensor table;  ///< [H, distances]
+  int64_t lowest = 0;
+};
+
+/// A tile of the score matrix: rows are queries, columns keys.
+struct Tile {
+  Tensor scores;              ///< [B, H, Lq, Lk], scaled
+  Tensor q;                   ///< [B, H, Lq, d] before the QkSteps
+  Tensor distance;            ///< int64 [B or 1, 1, Lq, Lk]: i - j
+  int64_t nearest, farthest;  ///< the distances of visible pairs in this tile lie in [nearest, farthest]
+};
+
+/// A step on scores: ALiBi, T5, KERPLE, Shaw, Transformer-XL, DA, adaptive span. Not a module: nn/score wraps it in
+/// one.
+struct ScoreStep {
+  virtual ~ScoreStep() = default;
+  /// Differentiable tensors that `apply` needs, made once a call for distances in [nearest, farthest].
+  /// `apply` may use no other tensor that wants a gradient.
+  virtual std::vector<Tensor> prepare(const Tensor& /*like*/, int64_t /*nearest*/, int64_t /*farthest*/) { return {}; }
+  virtual Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) = 0;  ///< new scores, same shape
+  /// The same as a table, when the step only adds by distance and wants no gradient; undefined table: it cannot.
+  virtual std::optional<DistanceTable> by_distance(const Tensor& /*like*/, int64_t /*nearest*/, int64_t /*farthest*/) {
+    return {};
+  }
+};
+
+struct AttendPlan {
+  std::shared_ptr<const Pattern> pattern;
+  std::vector<ScoreStep*> score;             ///< in order
+  double dropout = 0;                        ///< of the attention weights
+  uint64_t seed = 0;                         ///< of the dropout
+  int64_t query_tile = 128, key_tile = 512;  ///< of the tiled plain path
+  bool plain = false;                        ///< tests: never the fused path
+};
+
+/// softmax over all keys of all sets together: out_i = sum_j softmax_j(score(q_i, k_j)) v_j.
+/// queries: one band, or several with disjoint ranges of distance; keys[s].k holds one tensor a band in key_bands[s].
+/// q_raw [B, H, L, d] is q before the QkSteps (for score steps). q_at int64 [B, L], -1: an invalid query (its row is
+/// 0); q_document int64 [B, L] or undefined. G divides H. Memory is linear in L; backward recomputes tiles from lse.
+Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Tensor& q_at, const Tensor& q_document,
+            const std::vector<Keys>& keys, const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan);
+
+/// Why a call would not take the fused path; empty: it does.
+std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
+                                       const AttendPlan& plan);
+
+}  // namespace kinfolk
