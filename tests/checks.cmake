@@ -1,0 +1,15 @@
+# The checks of the sources themselves, and the tests of those checks.
+find_program(KINFOLK_CHECK_PYTHON NAMES python3 python REQUIRED)
+
+function(kinfolk_check name)
+  add_test(NAME "checks/${name}" COMMAND "${KINFOLK_CHECK_PYTHON}" ${ARGN} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties("checks/${name}" PROPERTIES TIMEOUT 300 LABELS checks ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1")
+endfunction()
+
+kinfolk_check(includes "${PROJECT_SOURCE_DIR}/tools/check_includes")
+kinfolk_check(style "${PROJECT_SOURCE_DIR}/tools/check_style")
+file(GLOB _tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/tools/*_test.py")
+foreach(_test IN LISTS _tests)
+  get_filename_component(_name "${_test}" NAME_WE)
+  kinfolk_check(${_name} "${_test}")
+endforeach()
