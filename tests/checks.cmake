@@ -13,3 +13,10 @@ foreach(_test IN LISTS _tests)
   get_filename_component(_name "${_test}" NAME_WE)
   kinfolk_check(${_name} "${_test}")
 endforeach()
+
+# What is installed serves a program outside this tree. (A sanitizer's run time would have to be linked there too.)
+if(NOT KINFOLK_SANITIZE)
+  add_test(NAME install/example COMMAND "${CMAKE_COMMAND}" "-DBUILD=${PROJECT_BINARY_DIR}" "-DSOURCE=${PROJECT_SOURCE_DIR}"
+    "-DCOMPILER=${CMAKE_CXX_COMPILER}" "-DWORK=${PROJECT_BINARY_DIR}/install_test" -P "${PROJECT_SOURCE_DIR}/tests/install.cmake")
+  set_tests_properties(install/example PROPERTIES TIMEOUT 600 ENVIRONMENT OMP_NUM_THREADS=1)
+endif()
