@@ -19,7 +19,29 @@ struct Case {
   std::string name;  ///< file name without its ending
   std::map<std::string, at::Tensor> tensors;
   nlohmann::json config;
-  double absolute = 1e-5, relative = 1e-4;
+  double absolute = 0, relative = 0;  ///< |got - want| <= absolute + relative |want|
+  double of_largest = 0;              ///< recurrent rows: <= of_largest * max(largest |want|, 0.1)
+  double gradient = 0;                ///< attention rows: gradients <= gradient * (1 + largest |want|)
+
+  void read_tolerance(const std::string& words) {
+    if (!words.empty() && words[0] == '{') {
+      of_largest = nlohmann::json::parse(words).at("float32").get<double>();
+      return;
+    }
+    const size_t atol = words.find("atol "), grad = words.find("gradients ");
+    if (atol == std::string::npos || grad == std::string::npos ||
+        std::sscanf(words.c_str() + atol, "atol %lf rtol %lf", &absolute, &relative) != 2 ||
+        std::sscanf(words.c_str() + grad, "gradients %lf times", &gradient) != 1) {
+      throw std::runtime_error(name + ": tolerance not understood: " + words);
+    }
+  }
+  /// The largest difference allowed at each entry of `want`.
+  at::Tensor allowed(const at::Tensor& want, bool is_gradient) const {
+    const double largest = want.numel() ? want.abs().max().item<double>() : 0;
+    if (of_largest > 0) return at::full_like(want, of_largest * std::max(largest, 0.1));
+    if (is_gradient) return at::full_like(want, gradient * (1 + largest));
+    return absolute + relative * want.abs();
+  }
 
   bool has(const std::string& key) const { return tensors.count(key) > 0; }
   at::Tensor at(const std::string& key) const {  ///< as double; integer tensors as they are
@@ -49,12 +71,7 @@ inline std::vector<Case> cases(const std::string& row) {
       one.name = row + "/" + file.stem().string();
       one.tensors = read.tensors;
       one.config = nlohmann::json::parse(read.metadata.at("config"));
-      const std::string tolerance = read.metadata.at("tolerance");
-      if (!tolerance.empty() && tolerance[0] == '{') {  // recurrent rows: JSON with float32, float64, rule
-        one.absolute = one.relative = nlohmann::json::parse(tolerance).at("float32").get<double>();
-      } else if (std::sscanf(tolerance.c_str(), "atol %lf rtol %lf", &one.absolute, &one.relative) != 2) {
-        throw std::runtime_error(one.name + ": tolerance not understood: " + tolerance);
-      }
+      one.read_tolerance(read.metadata.at("tolerance"));
       out.push_back(std::move(one));
     }
   }
@@ -62,17 +79,20 @@ inline std::vector<Case> cases(const std::string& row) {
   return out;
 }
 
-/// |got - want| <= absolute + relative |want| everywhere, and got is finite.
+/// `got` is finite and within the case's tolerance of `want`.
 inline void expect_close(const at::Tensor& got, const at::Tensor& want, const Case& one, const std::string& what,
-                         double slack = 1) {
+                         bool is_gradient = false) {
+  ASSERT_TRUE(got.defined()) << one.name << " " << what << " is undefined";
   ASSERT_EQ(got.sizes(), want.sizes()) << one.name << " " << what;
   const at::Tensor g = got.detach().to(at::kDouble), w = want.detach().to(at::kDouble);
-  const at::Tensor excess = (g - w).abs() - slack * (one.absolute + one.relative * w.abs());
   EXPECT_TRUE(g.isfinite().all().item<bool>()) << one.name << " " << what << " is not finite";
   if (w.numel() > 0) {
-    EXPECT_LE(excess.max().item<double>(), 0)
+    EXPECT_LE(((g - w).abs() - one.allowed(w, is_gradient)).max().item<double>(), 0)
         << one.name << " " << what << ": largest difference " << (g - w).abs().max().item<double>();
   }
+}
+inline void expect_gradient(const at::Tensor& got, const at::Tensor& want, const Case& one, const std::string& what) {
+  expect_close(got, want, one, what, true);
 }
 
 }  // namespace kinfolk::golden
