@@ -34,7 +34,7 @@ class NgramModel {
     struct Entry {
       uint64_t key = 0;  // 0 = free; keys are stored plus one
       uint64_t total = 0;
-    uint32_t types = 0;
+      uint32_t types = 0;
     };
     Entry& at(uint64_t key);
     const Entry* find(uint64_t key) const;
