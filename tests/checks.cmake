@@ -8,6 +8,7 @@ endfunction()
 
 kinfolk_check(includes "${PROJECT_SOURCE_DIR}/tools/check_includes")
 kinfolk_check(style "${PROJECT_SOURCE_DIR}/tools/check_style")
+kinfolk_check(members "${PROJECT_SOURCE_DIR}/tools/check_members" $<TARGET_FILE:kinfolk_cli>)
 file(GLOB _tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/tools/*_test.py")
 foreach(_test IN LISTS _tests)
   get_filename_component(_name "${_test}" NAME_WE)

@@ -1,4 +1,5 @@
-// Makes a member of the family from its recipe and decodes greedily after a text, one byte at a time, with its state carried.
+// Makes a member of the family from its recipe and decodes greedily after a text, one byte at a time, with its state
+// carried.
 #include <ATen/ATen.h>
 
 #include <iostream>
