@@ -161,7 +161,7 @@ jobs() {
 
 # Ninja's lines on stdin: a line at each tenth of the way and at least every 15 s; whatever else it says as it is.
 percent() {
-  local line status done=0 total=0 shown=-10 spoke=$SECONDS share
+  local line status done=0 total=0 share=0 shown=-10 spoke=$SECONDS
   while true; do
     status=0
     IFS= read -r -t 15 line || status=$?
@@ -180,6 +180,7 @@ percent() {
       shown=$share spoke=$SECONDS
     fi
   done
+  [ "$total" -eq 0 ] || [ "$shown" -eq "$share" ] || say "build: $share % ($done of $total)"
 }
 
 # build [target...]: configures when needed and builds; one build at a time in a checkout.
