@@ -15,11 +15,11 @@ watched() {
   local label=$1 log start=$SECONDS watcher status=0
   shift
   log=$(mktemp)
-  watch_log "$label" "$log" &
+  watch_log "$label" "$log" 9>&- &
   watcher=$!
   # shellcheck disable=SC2064  # the values of now are meant
   trap "kill $watcher 2>/dev/null; rm -f '$log'" EXIT
-  "$@" >"$log" 2>&1 </dev/null || status=$?
+  "$@" >"$log" 2>&1 </dev/null 9>&- || status=$?
   kill "$watcher" 2>/dev/null || true
   wait "$watcher" 2>/dev/null || true
   trap - EXIT
