@@ -145,7 +145,7 @@ configure() {
   fi
   [ -e .venv ] || : >"$mark"
   rm -f "$build_dir/CMakeCache.txt"
-  watched "configure (torch, unless present, is a download of about 200 MB)" cmake --preset "$preset" || return 1
+  watched "configure (installs torch where there is none)" cmake --preset "$preset" || return 1
   rm -f "$mark"
 }
 
