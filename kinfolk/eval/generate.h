@@ -1,0 +1,46 @@
+// Text from a model, streamed, with a named policy at a limit.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kinfolk/eval/sampler.h"
+#include "kinfolk/nn/model.h"
+
+namespace kinfolk {
+
+struct GenerateOptions {
+  SamplerOptions sampler;
+  int64_t tokens = 256;           ///< new bytes; -1: without end
+  std::vector<std::string> stop;  ///< generation ends before the first of these would appear
+  int64_t memory_limit = 0;       ///< bytes of state; 0: none
+  /// What happens when the positions or the memory end: "refeed" starts a fresh state from the newest half of what
+  /// fits; "stop" ends with a message. Members with a bounded state and unbounded positions never get there.
+  std::string at_limit = "refeed";
+  int64_t chunk = 256;  ///< prompt bytes of one call
+};
+
+struct Generated {
+  std::string text;    ///< what was added to the prompt
+  std::string ended;   ///< "tokens", "stop string", "limit" or "asked" (the callback returned false)
+  std::string policy;  ///< what the member does at its limit, in words
+  int64_t prompt_tokens = 0, tokens = 0, refeeds = 0, state_bytes = 0, largest_state = 0;
+  double prompt_seconds = 0, decode_seconds = 0;
+};
+
+struct Piece {
+  int64_t token;
+  double log_probability;
+  std::string_view text;  ///< whole characters only: a character leaves with its last byte
+};
+
+/// An empty prompt starts from a newline. Throws Error when not even one token fits into the memory limit.
+Generated generate(Model& model, const std::string& prompt, const GenerateOptions& options,
+                   const std::function<bool(const Piece&)>& out = {});
+
+/// The longest prefix that does not end inside a UTF-8 character (invalid bytes count as characters).
+size_t whole_characters(std::string_view bytes);
+
+}  // namespace kinfolk

@@ -1,0 +1,147 @@
+#include "kinfolk/eval/perplexity.h"
+
+#include <chrono>
+#include <numbers>
+
+#include "kinfolk/core/errors.h"
+#include "kinfolk/eval/memory.h"
+
+namespace kinfolk {
+namespace {
+
+struct Mean {
+  double mean, error;
+};
+
+Mean mean_of(const std::vector<double>& values) {
+  double sum = 0, squares = 0;
+  for (const double v : values) sum += v;
+  const double mean = sum / static_cast<double>(values.size());
+  for (const double v : values) squares += (v - mean) * (v - mean);
+  const double n = static_cast<double>(values.size());
+  return {mean, n > 1 ? std::sqrt(squares / (n - 1) / n) : std::nan("")};
+}
+
+/// Bits of each of `length` tokens of each window: [windows, length], double.
+Tensor window_bits(Model& model, const Bytes& text, const std::vector<int64_t>& starts, int64_t length, int64_t block,
+                   int64_t chunk, int64_t* state_bytes) {
+  const auto lanes = static_cast<int64_t>(starts.size());
+  Tensor bits = at::empty({lanes, length}, at::kDouble);
+  State state;
+  for (int64_t at = 0, in_block = 0; at < length;) {
+    if (in_block == 0) state = model.start(lanes);
+    const int64_t n = std::min({chunk, length - at, block > 0 ? block - in_block : length});
+    const Tensor tokens = gather_tokens(text, starts, at, n + 1);
+    const Batch batch{tokens.narrow(1, 0, n), {}};
+    const Tensor scores = model.score(batch, &state);  // [B, L, V]
+    const Tensor log_p = scores.to(at::kFloat).log_softmax(-1);
+    const Tensor target = tokens.narrow(1, 1, n).unsqueeze(-1);
+    bits.narrow(1, at, n).copy_(log_p.gather(-1, target).squeeze(-1).to(at::kDouble) / -std::numbers::ln2);
+    at += n;
+    in_block = block > 0 ? (in_block + n) % block : in_block + n;
+  }
+  *state_bytes = state.bytes() / std::max<int64_t>(1, lanes);
+  return bits;
+}
+
+}  // namespace
+
+Tensor gather_tokens(const Bytes& text, const std::vector<int64_t>& starts, int64_t from, int64_t length) {
+  const auto lanes = static_cast<int64_t>(starts.size());
+  Tensor out = at::empty({lanes, length}, at::kLong);
+  auto* data = out.data_ptr<int64_t>();
+  for (int64_t b = 0; b < lanes; ++b)
+    for (int64_t l = 0; l < length; ++l)
+      data[b * length + l] = text.at(static_cast<size_t>(starts[static_cast<size_t>(b)] + from + l));
+  return out;
+}
+
+Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
+  at::NoGradGuard no_grad;
+  const bool training = model.is_training();
+  model.eval();
+  const Traits traits = model.traits();
+  const int64_t context = model.size().context;
+  if (options.mode == "stream" && !traits.streams)
+    refuse("[eval.mode] expected blocks; found stream: ", traits.why_not);
+  if (options.mode == "stream" && traits.context > 0) {
+    refuse("[eval.mode] expected blocks; found stream: positions end at ", traits.context);
+  }
+  const bool blocks = options.mode == "blocks" || (options.mode == "auto" && (!traits.streams || traits.context > 0));
+  Scores out;
+  const int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
+  double work = 0, done = 0;
+  for (const int64_t length : options.lengths) work += static_cast<double>(std::max(length, options.tokens));
+  for (const int64_t length : options.lengths) {
+    if (length < 1) refuse("[eval.lengths] expected lengths of at least 1; found ", length);
+    const auto room = static_cast<int64_t>(text.size()) - (length + 1);
+    if (room < 0)
+      fail("[eval.data] expected at least ", length + 1, " bytes to score a window of ", length, "; found ",
+           text.size());
+    // Windows do not overlap where the text allows it, so that the error bar means something.
+    const int64_t windows =
+        std::max<int64_t>(1, std::min(options.tokens / length, static_cast<int64_t>(text.size()) / (length + 1)));
+    std::vector<int64_t> starts;
+    for (int64_t w = 0; w < windows; ++w) starts.push_back(windows > 1 ? room / (windows - 1) * w : 0);
+    const int64_t lanes = std::min({windows, options.lanes, std::max<int64_t>(1, options.tokens / length)});
+    reset_peak();
+    const int64_t before = resident_bytes();
+    const auto began = std::chrono::steady_clock::now();
+    LengthScore result;
+    std::vector<Tensor> rows;
+    for (int64_t w = 0; w < windows; w += lanes) {
+      const std::vector<int64_t> some(starts.begin() + w, starts.begin() + std::min(w + lanes, windows));
+      rows.push_back(window_bits(model, text, some, length, blocks ? context : 0, options.chunk, &result.state_bytes));
+      done += static_cast<double>(static_cast<int64_t>(some.size()) * length);
+      if (options.progress) options.progress(std::min(1.0, done / work));
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    const Tensor bits = at::cat(rows);
+    const Tensor per_window = bits.mean(1).contiguous();
+    const auto* values = per_window.const_data_ptr<double>();
+    const Mean mean = mean_of({values, values + windows});
+    result.length = length;
+    result.tokens = windows * length;
+    result.bits = mean.mean;
+    result.error = mean.error;
+    result.mode = blocks ? kinfolk::text("blocks of ", context) : "stream";
+    result.tokens_per_second = static_cast<double>(result.tokens) / seconds;
+    result.peak_growth = std::max<int64_t>(0, peak_resident_bytes() - before);
+    out.lengths.push_back(result);
+    if (length == longest) {
+      out.positions.clear();
+      for (int64_t from = 0, to = 16; from < length; from = to, to *= 2) {
+        const Tensor range = bits.slice(1, from, std::min(to, length)).mean(1).contiguous();
+        const auto* v = range.const_data_ptr<double>();
+        const Mean m = mean_of({v, v + windows});
+        out.positions.push_back({from, std::min(to, length), m.mean, m.error});
+      }
+    }
+  }
+  model.train(training);
+  return out;
+}
+
+void fill_store(Model& model, const Bytes& text, int64_t limit, const std::function<void(double)>& progress) {
+  at::NoGradGuard no_grad;
+  const bool training = model.is_training();
+  model.eval();
+  const int64_t context = model.size().context;
+  const int64_t tokens = std::min<int64_t>(limit, static_cast<int64_t>(text.size()) - 1);
+  const int64_t lanes = std::max<int64_t>(1, std::min<int64_t>(8, tokens / context));
+  const int64_t stride = tokens / lanes;
+  std::vector<int64_t> starts;
+  for (int64_t b = 0; b < lanes; ++b) starts.push_back(b * stride);
+  for (int64_t at = 0; at < stride; at += context) {
+    const int64_t n = std::min(context, stride - at);
+    const Tensor ids = gather_tokens(text, starts, at, n + 1);
+    const Batch batch{ids.narrow(1, 0, n), {}};
+    Pass pass{batch};
+    const Tensor hidden = model.hidden(pass);
+    model.head().remember(hidden.reshape({-1, hidden.size(-1)}), ids.narrow(1, 1, n).reshape(-1));
+    if (progress) progress(static_cast<double>(at + n) / static_cast<double>(stride));
+  }
+  model.train(training);
+}
+
+}  // namespace kinfolk

@@ -1,0 +1,56 @@
+// Bits per byte of held-out text, by length of the context and by position.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kinfolk/nn/model.h"
+
+namespace kinfolk {
+
+using Bytes = std::vector<uint8_t>;
+
+struct ScoreOptions {
+  std::vector<int64_t> lengths = {512};
+  int64_t tokens = 65536;     ///< scored at each length, at most (at least one window)
+  int64_t lanes = 8;          ///< windows scored side by side, at most
+  int64_t chunk = 512;        ///< tokens of one call while streaming
+  std::string mode = "auto";  ///< "stream": one carried state a window; "blocks": fresh at every `context` tokens;
+                              ///< "auto": by the member
+  std::function<void(double share)> progress;
+};
+
+struct LengthScore {
+  int64_t length = 0, tokens = 0;
+  double bits = 0;   ///< per byte, mean over all tokens of all windows
+  double error = 0;  ///< standard error over windows; NaN with one window
+  std::string mode;  ///< "stream" or "blocks of N"
+  double tokens_per_second = 0;
+  int64_t peak_growth = 0;  ///< bytes of resident memory above that before the run
+  int64_t state_bytes = 0;  ///< of one lane at the end
+};
+
+/// Bits at positions [from, to) of a window, averaged over windows.
+struct PositionScore {
+  int64_t from = 0, to = 0;
+  double bits = 0, error = 0;
+};
+
+struct Scores {
+  std::vector<LengthScore> lengths;
+  std::vector<PositionScore> positions;  ///< of the longest length, in ranges that double
+};
+
+/// Windows of `length` + 1 bytes, evenly spaced in the text; each starts from nothing and all its bytes but the first
+/// are scored. Throws Error when the text is shorter than a window.
+Scores score(Model& model, const Bytes& text, const ScoreOptions& options);
+
+/// Fills the datastore of a head that wants one with (hidden state -> next byte) of the first `limit` bytes of the
+/// text.
+void fill_store(Model& model, const Bytes& text, int64_t limit, const std::function<void(double)>& progress = {});
+
+/// [B, L] tokens of the bytes text[starts[b] + from + l].
+Tensor gather_tokens(const Bytes& text, const std::vector<int64_t>& starts, int64_t from, int64_t length);
+
+}  // namespace kinfolk
