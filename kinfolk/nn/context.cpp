@@ -1,5 +1,6 @@
 #include "kinfolk/nn/context.h"
 
+#include "kinfolk/core/errors.h"
 #include "kinfolk/nn/family.h"
 
 namespace kinfolk {
@@ -18,6 +19,25 @@ Tensor draw_parameter(const Context& context, at::IntArrayRef sizes, double devi
 
 Tensor fill_parameter(const Context& context, at::IntArrayRef sizes, double value) {
   return at::full(sizes, value, context.like).set_requires_grad(true);
+}
+
+std::shared_ptr<torch::nn::Module>& shared_place(const Context& context, const Value& share, const Value& table,
+                                                 const std::string& path) {
+  const auto* name = share.as<std::string>();
+  if (!name || name->empty()) refuse(share.place.text(), "[", path, ".share] expected a name; found ", share.kind());
+  const std::string key = *name + " " + write_toml_value(table);
+  const auto near = context.shared->lower_bound(*name + " ");
+  if (near != context.shared->end() && near->first.rfind(*name + " ", 0) == 0 && near->first != key) {
+    refuse(share.place.text(), "[", path, ".share] expected the options that ", *name, " was first used with, ",
+           near->first.substr(name->size() + 1), "; found ", write_toml_value(table));
+  }
+  return (*context.shared)[key];
+}
+
+void add_loss(Pass& pass, const std::string& name, const Tensor& value) {
+  if (!pass.losses) return;
+  Tensor& sum = (*pass.losses)[name];
+  sum = sum.defined() ? sum + value : value;
 }
 
 Form choose_form(const Pass& pass, int64_t length, bool has_state, int64_t chunk) {

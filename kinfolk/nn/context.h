@@ -34,6 +34,15 @@ struct Size {
   }
 };
 
+/// What an attention branch tells the components it is made of.
+struct Heads {
+  int64_t count = 0, groups = 0;  ///< H query heads, G key/value heads
+  int64_t width = 0;              ///< d
+  double scale = 0;               ///< of the dot product
+  bool causal = true;             ///< the pattern sees no future
+  int64_t horizon = -1;           ///< newest keys that a query can see, its own included; -1: all
+};
+
 /// Handed down while a model is built. A meta device builds without memory: how budgets count parameters.
 struct Context {
   Size size;
@@ -43,6 +52,9 @@ struct Context {
   int64_t layer = 0;        ///< index of the layer being built
   std::string path;         ///< where in the recipe, for messages
   std::map<std::string, std::shared_ptr<torch::nn::Module>>* shared = nullptr;  ///< components with `share = "name"`
+  Tensor tied = {};  ///< [V, D] the input's table, for a head that shares it; undefined: none
+
+  Heads heads = {};  ///< of the attention branch being built
 
   Context at(const std::string& deeper) const {
     Context c = *this;
@@ -56,13 +68,25 @@ Tensor draw_parameter(const Context& context, at::IntArrayRef sizes, double devi
 /// A constant parameter.
 Tensor fill_parameter(const Context& context, at::IntArrayRef sizes, double value);
 
+/// The place where the component with `share = "name"` is kept (empty at first). Refuses the name for other options
+/// than those it was first used with.
+std::shared_ptr<torch::nn::Module>& shared_place(const Context& context, const Value& share, const Value& table,
+                                                 const std::string& path);
+
+/// With `share = "name"` the first component of that name is made, the others are the same instance.
 template <class Base>
 template <class T>
 std::shared_ptr<Base> Registry<Base>::make(const Value& table, const Context& context, const std::string& path,
                                            const std::vector<const char*>& reserved) {
   Context inner = context;
   inner.path = path;
-  return std::make_shared<T>(read_options<typename T::Options>(table, path, &context.let, reserved), inner);
+  const Value* share = context.shared ? table.find("share") : nullptr;
+  if (!share) return std::make_shared<T>(read_options<typename T::Options>(table, path, &context.let, reserved), inner);
+  std::vector<const char*> others = reserved;
+  others.push_back("share");
+  auto& kept = shared_place(context, *share, table, path);
+  if (!kept) kept = std::make_shared<T>(read_options<typename T::Options>(table, path, &context.let, others), inner);
+  return std::dynamic_pointer_cast<T>(kept);
 }
 
 }  // namespace kinfolk

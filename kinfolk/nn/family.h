@@ -51,6 +51,9 @@ Tensor dropout(const Tensor& x, double p, bool training, Pass& pass);
 /// x with the rows of invalid tokens set to zero; x itself when all are valid.  x [B, L, ...]
 Tensor mask_invalid(const Tensor& x, const Pass& pass);
 
+/// Adds to the auxiliary loss of this name; nothing when the pass collects none.
+void add_loss(Pass& pass, const std::string& name, const Tensor& value);
+
 struct Traits {
   bool causal = true;     ///< output t depends on tokens <= t only
   bool streams = true;    ///< the split law holds
@@ -90,14 +93,21 @@ struct Fresh {
   Tensor q;     ///< [B, H, L, d] before the QkSteps
   Tensor k, v;  ///< [B, G, L, d] before the QkSteps
 };
+/// How a memory asks to look.
+struct Look {
+  bool prepared = false;  ///< the keys went through Eyes::prepare_keys
+  int64_t shift = 0;      ///< Keys::at, from and until are positions plus this, so that keys before 0 can be
+};
 /// The eyes that an attention branch lends to its memory.
 struct Eyes {
   struct KeyValue {
     Tensor k, v;
   };
   std::function<KeyValue(const Tensor& x)> project;  ///< [B, S, D] -> raw keys and values [B, G, S, d]
-  std::function<Read(const Tensor& q, std::vector<Keys> keys)>
-      look;  ///< raw keys; the branch applies QkSteps, pattern and scores
+  /// Raw keys at int64 [B, S] as a memory may keep them: QkSteps applied when all are final, else as they are.
+  std::function<Tensor(const Tensor& k, const Tensor& at)> prepare_keys;
+  std::function<Read(const Tensor& q, std::vector<Keys> keys, Look how)>
+      look;  ///< raw queries; the branch applies QkSteps, pattern and scores
 };
 struct Memory : torch::nn::Module {
   virtual Traits traits() const = 0;
@@ -105,6 +115,7 @@ struct Memory : torch::nn::Module {
   /// Reads past and present with the queries of this call, and stores the call into `state` (null: nothing is kept).
   virtual Read meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) = 0;
   virtual int64_t reach() const { return -1; }  ///< keys that a query may meet at most; -1: no limit of its own
+  virtual int64_t seen(int64_t position) const { return position + 1; }  ///< keys that this position may meet
 };
 
 /// How a branch output meets the stream: add, GRU gate. (Reversible is a Depth.)
@@ -139,5 +150,21 @@ struct Head : torch::nn::Module {
   virtual void remember(const Tensor& /*x*/, const Tensor& /*target*/) {
   }  ///< [N, D] hidden states after the last norm, [N] ids
 };
+
+// Filled in nn/kin.cpp.
+template <>
+Registry<Branch>& registry<Branch>();
+template <>
+Registry<QkStep>& registry<QkStep>();
+template <>
+Registry<Memory>& registry<Memory>();
+template <>
+Registry<Residual>& registry<Residual>();
+template <>
+Registry<Depth>& registry<Depth>();
+template <>
+Registry<Input>& registry<Input>();
+template <>
+Registry<Head>& registry<Head>();
 
 }  // namespace kinfolk
