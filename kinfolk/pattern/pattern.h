@@ -21,6 +21,8 @@ struct Pattern {
   /// Distances i - j of visible pairs lie in [nearest, farthest]; causal patterns have nearest >= 0.
   virtual int64_t nearest() const = 0;
   virtual int64_t farthest() const = 0;
+  /// Whether the pattern is exactly nearest() <= i - j <= farthest(), so that a mask is two comparisons.
+  virtual bool interval() const { return false; }
   virtual std::string text() const = 0;  ///< parses back to an equal pattern
 
   bool causal() const { return nearest() >= 0; }
@@ -31,8 +33,9 @@ struct Pattern {
   }
 };
 
-/// Terms: causal, full, window(w) (0 <= |i-j| < w); joined by & and | with parentheses. Names refer to `let`.
-/// Throws UsageError with the text and a caret under the fault.
+/// Terms: causal (j <= i), full, window(w) (0 <= |i-j| < w: w keys on each side, the own position included in both;
+/// with causal w keys, as in Beltagy et al. 2020); joined by & (binds tighter) and | with parentheses. Names in place
+/// of an integer refer to `let`. Throws UsageError with the text, a caret under the fault and the nearest known word.
 std::shared_ptr<const Pattern> parse_pattern(const std::string& text, const Value* let = nullptr,
                                              const Place& place = {});
 
