@@ -35,8 +35,8 @@ void run_eval(const EvalFlags& flags) {
   options.tokens = parse_count(flags.tokens, "--tokens");
   options.chunk = std::max<int64_t>(1, parse_count(flags.chunk, "--chunk"));
   options.mode = flags.mode;
-  Progress progress("scoring");
-  options.progress = [&](double share) { progress.update(share, ""); };
+  Progress progress("scoring", 1.0);
+  options.progress = [&](double share) { progress.update(share); };
   const Scores scores = score(*loaded.model, text, options);
   progress.finish();
   if (flags.json) {
