@@ -31,6 +31,9 @@ std::string stroke(double x1, double y1, double x2, double y2, const std::string
   return text("<path", attribute("d", text("M", px(x1), " ", px(y1), "L", px(x2), " ", px(y2))), more, "/>");
 }
 
+/// Small words over lines: an edge in the colour of the page's card keeps them readable.
+constexpr auto kOverLines = " font-size=\"11\" style=\"paint-order:stroke;stroke:var(--card,#fff);stroke-width:3px\"";
+
 std::string open_svg(int64_t width, double height, const std::string& title) {
   return text(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", width, " ", px(height), "\"",
@@ -117,7 +120,7 @@ std::vector<Tick> ticks(const Axis& axis, int64_t count, const std::set<double>&
   return apart;
 }
 
-std::string described(const Series& series, const Point& point) {
+std::string described(const ChartSeries& series, const ChartPoint& point) {
   std::string words = text(series.name, ": ", number_text(point.y, 4));
   if (std::isfinite(point.low) && std::isfinite(point.high))
     words += text(" (", number_text(point.low, 4), " to ", number_text(point.high, 4), ")");
@@ -125,15 +128,15 @@ std::string described(const Series& series, const Point& point) {
 }
 
 struct Drawn {
-  const Series* series;
-  std::vector<Point> points;
+  const ChartSeries* series;
+  std::vector<ChartPoint> points;
   int64_t colour;
 };
 
 std::string draw(const Drawn& drawn, const Axis& x, const Axis& y) {
   const std::string colour = palette_colour(drawn.colour);
   std::string out, line, band, back;
-  for (const Point& point : drawn.points) {
+  for (const ChartPoint& point : drawn.points) {
     line += text(line.empty() ? "M" : "L", px(x(point.x)), " ", px(y(point.y)));
     if (!y.holds(point.low) || !y.holds(point.high)) continue;
     if (drawn.series->band) {
@@ -151,7 +154,7 @@ std::string draw(const Drawn& drawn, const Axis& x, const Axis& y) {
            drawn.colour >= kColours ? " stroke-dasharray=\"6 3\"" : "", "><title>", escape(drawn.series->name),
            "</title></path>");
   const bool marks = static_cast<int64_t>(drawn.points.size()) <= kMostMarks;
-  for (const Point& point : drawn.points) {
+  for (const ChartPoint& point : drawn.points) {
     const std::string hover = described(*drawn.series, point);
     if (marks)
       out += mark(x(point.x), y(point.y), drawn.colour, colour, hover);
@@ -193,15 +196,15 @@ std::vector<double> nice_ticks(double low, double high, int64_t count) {
   return found;
 }
 
-std::vector<Point> thinned(const std::vector<Point>& points, int64_t count) {
+std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points, int64_t count) {
   const auto size = static_cast<int64_t>(points.size());
   if (size <= count || count < 1) return points;
-  std::vector<Point> out;
+  std::vector<ChartPoint> out;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = i * size / count, end = (i + 1) * size / count;
-    Point mean{0, 0, kNothing, kNothing};
+    ChartPoint mean{0, 0, kNothing, kNothing};
     for (int64_t k = begin; k < end; ++k) {
-      const Point& point = points[static_cast<size_t>(k)];
+      const ChartPoint& point = points[static_cast<size_t>(k)];
       mean.x += point.x / static_cast<double>(end - begin);
       mean.y += point.y / static_cast<double>(end - begin);
       mean.low = std::fmin(mean.low, point.low);  // fmin and fmax pass NaN by
@@ -219,13 +222,13 @@ std::string svg(const LineChart& chart) {
   std::vector<Drawn> drawn;
   std::set<double> values;
   for (size_t i = 0; i < chart.series.size(); ++i) {
-    const Series& series = chart.series[i];
+    const ChartSeries& series = chart.series[i];
     Drawn entry{&series, {}, series.colour >= 0 ? series.colour : static_cast<int64_t>(i)};
-    for (const Point& point : series.points)
+    for (const ChartPoint& point : series.points)
       if (x.holds(point.x) && y.holds(point.y)) entry.points.push_back(point);
     if (entry.points.empty()) continue;
     entry.points = thinned(entry.points, kMostPoints);
-    for (const Point& point : entry.points) {
+    for (const ChartPoint& point : entry.points) {
       x.low = std::min(x.low, point.x), x.high = std::max(x.high, point.x);
       for (double value : {point.y, point.low, point.high})
         if (y.holds(value)) y.low = std::min(y.low, value), y.high = std::max(y.high, value);
@@ -237,7 +240,7 @@ std::string svg(const LineChart& chart) {
   if (drawn.empty()) return out + write(kLeft, static_cast<double>(chart.height) / 2, "no data", "start") + "</svg>";
 
   const double data_low = y.low, data_high = y.high;
-  for (const Level& level : chart.levels)
+  for (const ChartLevel& level : chart.levels)
     if (!y.log && std::isfinite(level.value)) {
       y.low = std::min(y.low, std::max(level.value, data_low - (data_high - data_low) / 2));
       y.high = std::max(y.high, std::min(level.value, data_high + (data_high - data_low) / 2));
@@ -267,21 +270,22 @@ std::string svg(const LineChart& chart) {
   out += stroke(kLeft, bottom, right, bottom, " stroke=\"currentColor\"");
   out += write((kLeft + right) / 2, bottom + 36, chart.x_label, "middle");
   out += write(0, 32, chart.y_label, "start", " fill-opacity=\".75\"");
-  for (const Level& level : chart.uprights) {
+  std::string labels;  // on top of the lines
+  for (const ChartLevel& level : chart.uprights) {
     if (!x.holds(level.value) || level.value < x.low || level.value > x.high) continue;
     const double at = x(level.value);
     const bool near_edge = at + kLetter * static_cast<double>(level.name.size()) > right;
     out += stroke(at, kTop, at, bottom, " stroke=\"currentColor\" stroke-opacity=\".5\" stroke-dasharray=\"2 3\"");
-    out += write(at + (near_edge ? -4 : 4), kTop + 10, level.name, near_edge ? "end" : "start", " font-size=\"11\"");
+    labels += write(at + (near_edge ? -4 : 4), kTop + 10, level.name, near_edge ? "end" : "start", kOverLines);
   }
   double last_label = -HUGE_VAL;
   auto levels = chart.levels;
-  std::sort(levels.begin(), levels.end(), [](const Level& a, const Level& b) { return a.value < b.value; });
-  for (const Level& level : levels) {
+  std::sort(levels.begin(), levels.end(), [](const ChartLevel& a, const ChartLevel& b) { return a.value < b.value; });
+  for (const ChartLevel& level : levels) {
     if (!y.holds(level.value) || level.value < y.low || level.value > y.high) continue;
     const double at = y(level.value);
     out += stroke(kLeft, at, right, at, " stroke=\"currentColor\" stroke-opacity=\".5\" stroke-dasharray=\"5 4\"");
-    if (std::abs(at - last_label) > 12) out += write(right, at - 4, level.name, "end", " font-size=\"11\"");
+    if (std::abs(at - last_label) > 12) labels += write(right, at - 4, level.name, "end", kOverLines);
     last_label = at;
   }
   // An inner svg clips what leaves the frame; 6 pixels of room keep whole marks at its edges.
@@ -290,6 +294,7 @@ std::string svg(const LineChart& chart) {
               px(right - kLeft + 12), " ", px(bottom - kTop + 12), "\">");
   for (const Drawn& entry : drawn) out += draw(entry, x, y);
   out += "</svg>";
+  out += labels;
   legend(drawn, bottom + kBottom + 8, width, out);
   return out + "</svg>";
 }

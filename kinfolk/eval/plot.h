@@ -12,28 +12,28 @@ namespace kinfolk {
 
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
-struct Point {
+struct ChartPoint {
   double x = 0, y = 0;
   double low = kNothing, high = kNothing;  // an error bar, or one slice of a band
 };
 
-struct Series {
+struct ChartSeries {
   std::string name;
-  std::vector<Point> points;  // in the order of x; a point that is not finite is skipped
-  int64_t colour = -1;        // of the palette; -1 = by its place
-  bool band = false;          // low..high as a band instead of error bars
+  std::vector<ChartPoint> points;  // in the order of x; a point that is not finite is skipped
+  int64_t colour = -1;             // of the palette; -1 = by its place
+  bool band = false;               // low..high as a band instead of error bars
 };
 
-struct Level {  // a dashed line across the chart
+struct ChartLevel {  // a dashed line across the chart
   std::string name;
   double value = 0;
 };
 
 struct LineChart {
   std::string title, x_label, y_label;
-  std::vector<Series> series;
-  std::vector<Level> levels;    // horizontal; they do not widen the range by more than half
-  std::vector<Level> uprights;  // vertical, e.g. the trained length
+  std::vector<ChartSeries> series;
+  std::vector<ChartLevel> levels;    // horizontal; they do not widen the range by more than half
+  std::vector<ChartLevel> uprights;  // vertical, e.g. the trained length
   bool log_x = false, log_y = false;
   std::optional<double> y_low, y_high;  // what lies beyond is clipped
   bool from_zero = false;               // y starts at 0
@@ -73,6 +73,6 @@ std::string palette_colour(int64_t index);
 std::vector<double> nice_ticks(double low, double high, int64_t count);
 
 /// At most `count` points: neighbours averaged, the outermost of low and high kept.
-std::vector<Point> thinned(const std::vector<Point>& points, int64_t count);
+std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points, int64_t count);
 
 }  // namespace kinfolk

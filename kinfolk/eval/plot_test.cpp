@@ -93,7 +93,7 @@ TEST(Plot, LongCurvesAreThinned) {
   chart.series = {{"long", {}}};
   for (int i = 0; i < 100000; ++i) chart.series[0].points.push_back({double(i), std::sin(i * 1e-4)});
   EXPECT_LT(svg(chart).size(), 100000u);
-  std::vector<Point> points = {{0, 0, -1, 1}, {1, 1, 0, 5}, {2, 2}, {3, 3}};
+  std::vector<ChartPoint> points = {{0, 0, -1, 1}, {1, 1, 0, 5}, {2, 2}, {3, 3}};
   const auto two = thinned(points, 2);
   ASSERT_EQ(two.size(), 2u);
   EXPECT_DOUBLE_EQ(two[0].x, 0.5);
