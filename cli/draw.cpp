@@ -13,6 +13,15 @@
 #include "kinfolk/pattern/pattern.h"
 
 namespace kinfolk {
+namespace {
+
+MatrixPicture picture(const at::Tensor& matrix, const std::string& title) {
+  const at::Tensor weights = matrix.to(at::kFloat).contiguous();
+  const auto* data = weights.const_data_ptr<float>();
+  return {title, weights.size(0), weights.size(1), {data, data + weights.numel()}, 480};
+}
+
+}  // namespace
 
 void add_draw(CLI::App& app, int&) {
   struct Flags {
@@ -37,21 +46,21 @@ void add_draw(CLI::App& app, int&) {
         refuse("[draw] expected `draw memory RECIPE`; found ", flags->words.size(), " words");
       Recipe recipe = load_recipe(flags->words[1]);
       for (const auto& set : flags->sets) override_recipe(recipe, set);
-      title = flags->words[1] + ": which token (column) can change which output (row), layer by layer of one";
+      title = flags->words[1] + ": which token j (across) changes the output after token i (down), one layer a group";
       matrix = sight_of(recipe, flags->length);
     } else {
       if (!flags->sets.empty()) refuse("[draw.--set] expected only with `draw memory RECIPE`; found a pattern");
       std::string text;
       for (const auto& word : flags->words) text += (text.empty() ? "" : " ") + word;
       const auto pattern = parse_pattern(text);
-      title = pattern->text();
+      title = pattern->text() + ": query i (down) sees key j (across)";
       matrix = draw_matrix(*pattern, flags->length);
     }
     if (flags->svg.empty()) {
-      std::cout << draw_text(matrix);
+      std::cout << draw_text(matrix, title);
     } else {
       std::ofstream out(flags->svg, std::ios::binary);
-      out << matrix_svg(title, matrix);
+      out << svg(picture(matrix, title));
       out.flush();
       if (!out) fail("[draw.--svg] expected a file that can be written; found ", flags->svg);
     }

@@ -13,8 +13,16 @@ Tensor draw_matrix(const Pattern& pattern, int64_t length) {
 }
 
 std::string draw_text(const Pattern& pattern, int64_t length, int64_t widest) {
+  return draw_text(draw_matrix(pattern, length), pattern.text() + ": query i (down) sees key j (across)", widest);
+}
+
+std::string draw_text(const Tensor& matrix, const std::string& title, int64_t widest) {
   if (widest < 1) fail("[draw.widest] expected at least 1 character; found ", widest);
-  const Tensor seen = draw_matrix(pattern, length).contiguous();
+  if (matrix.dim() != 2 || matrix.size(0) != matrix.size(1) || matrix.size(0) < 1) {
+    fail("[draw.matrix] expected a square; found sizes ", matrix.sizes());
+  }
+  const Tensor seen = matrix.to(at::kBool).contiguous();
+  const int64_t length = seen.size(0);
   const bool* pairs = seen.const_data_ptr<bool>();
   const int64_t side = (length + widest - 1) / widest, cells = (length + side - 1) / side;
   const auto digits = static_cast<int64_t>(text(length - 1).size());
@@ -23,7 +31,7 @@ std::string draw_text(const Pattern& pattern, int64_t length, int64_t widest) {
            label;
   };
 
-  std::string out = pattern.text() + ": query i (down) sees key j (across)\n";
+  std::string out = title + "\n";
   out += side == 1 ? "# seen  . not seen\n"
                    : text("a character is ", side, " x ", side, " pairs: # all seen  + some  . none\n");
   std::string numbers, ticks;  // a label every 8 cells, above its tick

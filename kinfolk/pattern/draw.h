@@ -14,5 +14,7 @@ Tensor draw_matrix(const Pattern& pattern, int64_t length);
 /// a picture of one character a pair would be wider than `widest`, a character stands for a square of pairs: # all of
 /// them seen, + some, . none.
 std::string draw_text(const Pattern& pattern, int64_t length, int64_t widest = 64);
+/// The same for any square matrix (bool, rows see columns) under a title.
+std::string draw_text(const Tensor& matrix, const std::string& title, int64_t widest = 64);
 
 }  // namespace kinfolk
