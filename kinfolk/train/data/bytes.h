@@ -1,0 +1,52 @@
+// Bytes of any file or folder, and the part of them that validates.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kinfolk {
+
+/// One file: bytes [begin, end) of its text.
+struct Document {
+  std::string path;
+  int64_t begin = 0, end = 0;
+};
+
+/// Documents one after the other, byte by byte as they lie in the files.
+struct Text {
+  std::vector<uint8_t> bytes;
+  std::vector<Document> documents;  ///< in order, without gaps
+
+  int64_t size() const { return static_cast<int64_t>(bytes.size()); }
+  std::span<const uint8_t> document(size_t i) const {
+    const auto& d = documents.at(i);
+    return std::span(bytes).subspan(static_cast<size_t>(d.begin), static_cast<size_t>(d.end - d.begin));
+  }
+  uint64_t fingerprint() const;  ///< FNV-1a of the bytes and the borders
+};
+
+struct Corpus {
+  std::string path;
+  Text train, valid;
+  std::string split;  ///< how it was split, in words
+};
+
+struct ReadLimits {
+  int64_t at_least = 1;
+  int64_t at_most = 0;  ///< 0: a quarter of the machine's memory
+};
+
+/// A file, or every file under a folder: recursive, sorted by path byte by byte, hidden names, empty files and what is
+/// neither file nor folder skipped, symbolic links followed, no folder twice. Throws UsageError
+/// "[data] PATH: expected ...; found ..." for what cannot be read, has nothing, too little, or too much.
+Text read_text(const std::string& path, const ReadLimits& limits = {});
+
+/// Splits a text that `valid_path` (empty: none) or else this rule divides:
+///   one document    its last 5 % validate;
+///   several         the last documents, as few as hold 5 % of all bytes; when these hold more than 20 %, the one
+///                   document whose size is nearest to 10 % of all (of equals the last).
+/// Never all of it, never nothing.
+Corpus read_corpus(const std::string& path, const std::string& valid_path = "", const ReadLimits& limits = {});
+
+}  // namespace kinfolk
