@@ -29,17 +29,23 @@ class Model : public torch::nn::Module {
 
   double flops(int64_t length, int64_t from = 0) const;  ///< forward, one lane, tokens [from, from + length)
   int64_t parameter_count() const;                       ///< trainable, each tensor once
+  /// The trainable parameters by name, each tensor once: what an optimiser steps and a checkpoint stores. (A shared
+  /// component stands below each of its owners, so parameters() lists it several times.)
+  std::vector<std::pair<std::string, Tensor>> weights() const;
   const Recipe& recipe() const { return recipe_; }
   const Size& size() const { return size_; }
   Head& head() { return *head_; }
   const std::map<std::string, double>& loss_weights() const { return loss_weights_; }  ///< [losses] of the recipe
-  /// The resolved tree, parameters, state bytes per lane (at 1 and at `context` tokens), the operator of each branch
-  /// and why not fused.
-  std::string explain() const;
+  /// The resolved tree, parameters, work, state bytes per lane (at 0, `context` and 10 x `context` tokens, by running
+  /// them), the operator of each branch and why not fused.
+  std::string explain();
 
   bool checkpointing = false;  ///< recompute each layer in backward
 
  private:
+  void prepare(Pass& pass) const;        ///< position, valid, document, first
+  void advance(Pass& pass) const;        ///< the counters of the state
+  Tensor finish(const Tensor& x) const;  ///< the last norm
   Recipe recipe_;
   Size size_;
   std::shared_ptr<Input> input_;
