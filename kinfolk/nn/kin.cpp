@@ -1,12 +1,24 @@
 // The lists: every component by its name in a recipe, one list a kind. A new component is one line here.
 #include "kinfolk/nn/depth/once.h"
+#include "kinfolk/nn/depth/universal.h"
 #include "kinfolk/nn/family.h"
 #include "kinfolk/nn/feed/glu.h"
 #include "kinfolk/nn/feed/mlp.h"
+#include "kinfolk/nn/feed/separable.h"
+#include "kinfolk/nn/head/knn_lm.h"
 #include "kinfolk/nn/head/lm.h"
 #include "kinfolk/nn/input/positions.h"
 #include "kinfolk/nn/input/tokens.h"
+#include "kinfolk/nn/memory/cache.h"
+#include "kinfolk/nn/memory/segment.h"
+#include "kinfolk/nn/mixers/attention.h"
+#include "kinfolk/nn/qk/log_n.h"
+#include "kinfolk/nn/qk/rerope.h"
+#include "kinfolk/nn/qk/rope.h"
+#include "kinfolk/nn/qk/xl_bias.h"
 #include "kinfolk/nn/residual/add.h"
+#include "kinfolk/nn/score/alibi.h"
+#include "kinfolk/nn/score/xl.h"
 
 namespace kinfolk {
 
@@ -14,8 +26,10 @@ template <>
 Registry<Branch>& registry<Branch>() {
   static Registry<Branch> list = [] {
     Registry<Branch> kin("branch");
+    kin.add<Attention>("attention", "softmax attention over heads, any pattern and memory (Vaswani et al. 2017)");
     kin.add<Mlp>("mlp", "two matrices and a non-linearity (Vaswani et al. 2017)");
     kin.add<Glu>("glu", "gated feed-forward, SwiGLU by default (Shazeer 2020)");
+    kin.add<Separable>("separable", "feed-forward of two causal separable convolutions (Dehghani et al. 2019)");
     kin.add<PositionBranch>("position", "positions added in every layer (Al-Rfou et al. 2018)");
     return kin;
   }();
@@ -26,6 +40,22 @@ template <>
 Registry<QkStep>& registry<QkStep>() {
   static Registry<QkStep> list = [] {
     Registry<QkStep> kin("qk step");
+    kin.add<Rope>("rope", "rotary positions (Su et al. 2021)");
+    kin.add<Rerope>("rerope", "rotary positions rectified beyond a window (Su Jianlin 2023)");
+    kin.add<LeakyRerope>("leaky_rerope", "rotary positions that grow slower beyond a window (Su Jianlin 2023)");
+    kin.add<LogN>("log_n", "scores grow with the logarithm of the position (Su Jianlin 2021)");
+    kin.add<XlBias>("xl_bias", "content bias u of Transformer-XL (Dai et al. 2019)");
+    return kin;
+  }();
+  return list;
+}
+
+template <>
+Registry<Score>& registry<Score>() {
+  static Registry<Score> list = [] {
+    Registry<Score> kin("score step");
+    kin.add<Alibi>("alibi", "a linear bias on distance, one slope a head (Press et al. 2022)");
+    kin.add<Xl>("xl", "relative positions of Transformer-XL (Dai et al. 2019)");
     return kin;
   }();
   return list;
@@ -35,6 +65,8 @@ template <>
 Registry<Memory>& registry<Memory>() {
   static Registry<Memory> list = [] {
     Registry<Memory> kin("memory");
+    kin.add<Cache>("cache", "keys and values of all that the pattern can still see");
+    kin.add<Segment>("segment", "segment-level recurrence over detached inputs (Dai et al. 2019)");
     return kin;
   }();
   return list;
@@ -55,6 +87,7 @@ Registry<Depth>& registry<Depth>() {
   static Registry<Depth> list = [] {
     Registry<Depth> kin("depth");
     kin.add<Once>("once", "every layer once, in order (Vaswani et al. 2017)");
+    kin.add<Universal>("universal", "one layer group again and again, halting by ACT or fixed (Dehghani et al. 2019)");
     return kin;
   }();
   return list;
@@ -75,6 +108,7 @@ Registry<Head>& registry<Head>() {
   static Registry<Head> list = [] {
     Registry<Head> kin("head");
     kin.add<LanguageModel>("lm", "scores of the next token (Press and Wolf 2017 for the shared table)");
+    kin.add<KnnLm>("knn_lm", "wraps a head: nearest stored contexts say what followed (Khandelwal et al. 2020)");
     return kin;
   }();
   return list;

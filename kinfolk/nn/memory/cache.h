@@ -1,0 +1,31 @@
+// The key/value cache: every key that the pattern can still see.
+#pragma once
+#include "kinfolk/nn/family.h"
+
+namespace kinfolk {
+
+/// State, one lane each: k, v [B, G, C, d], at int64 [B, C] (position, -1: empty), document int64 [B, C]. The newest
+/// keys stand at the right end; invalid tokens never enter. Where the pattern has a horizon W, C = W - 1 from the
+/// start, so the bytes never change; else C is the number of tokens of the fullest lane. Keys are kept with the QkSteps
+/// applied when all of them are final, else raw. Gradients flow through the state.
+struct Cache : Memory {
+  struct Options {
+    template <class V>
+    void fields(V&&) {}
+  };
+  Cache(const Options&, const Context& context) : heads_(context.heads) {}
+  Traits traits() const override;
+  State start(int64_t batch, at::TensorOptions like) const override;
+  Read meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) override;
+  int64_t reach() const override { return heads_.horizon; }
+
+ private:
+  Heads heads_;
+};
+
+/// Positions of the call's tokens, -1 where they are not valid.  int64 [B, L]
+Tensor valid_positions(const Pass& pass);
+/// Documents of the call's tokens; zeros when there is one.  int64 [B, L]
+Tensor documents(const Pass& pass);
+
+}  // namespace kinfolk

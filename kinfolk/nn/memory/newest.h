@@ -1,0 +1,25 @@
+// Keeping the newest columns of every lane.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace kinfolk {
+using at::Tensor;
+
+/// Selects, lane by lane, the newest filled columns in their order, newest at the right end, empty ones (position -1)
+/// at the left. Nothing is changed in place, and gradients flow through.
+class Newest {
+ public:
+  /// at int64 [B, S]: positions, -1 empty. capacity: columns to keep; -1: as many as the fullest lane has.
+  /// gaps: empty columns may stand behind filled ones; without, the last columns are taken as they are.
+  Newest(const Tensor& at, int64_t capacity, bool gaps);
+  /// t with its columns along `dim`, dim 0 the lanes.
+  Tensor keep(const Tensor& t, int64_t dim) const;
+
+ private:
+  int64_t kept_;
+  Tensor order_;  ///< int64 [B, kept]; undefined: the last ones
+};
+
+}  // namespace kinfolk

@@ -1,0 +1,119 @@
+#include "kinfolk/nn/memory/segment.h"
+
+#include "kinfolk/nn/memory/cache.h"
+#include "kinfolk/nn/memory/newest.h"
+
+namespace kinfolk {
+namespace {
+
+constexpr auto kInputs = "x", kAt = "at", kDocument = "document";
+
+/// The smallest range [first, second) of columns that holds every true of bool [B, S]; [S, S) when there is none.
+std::pair<int64_t, int64_t> filled_columns(const Tensor& wanted) {
+  const Tensor columns = wanted.any(0).nonzero();
+  if (columns.numel() == 0) return {wanted.size(1), wanted.size(1)};
+  return {columns[0].item<int64_t>(), columns[-1].item<int64_t>() + 1};
+}
+
+/// Columns [from, to) of keys.
+Keys columns(const Keys& keys, int64_t from, int64_t to) {
+  Keys out = keys;
+  out.at = keys.at.slice(1, from, to);
+  if (keys.document.defined()) out.document = keys.document.slice(1, from, to);
+  return out;
+}
+
+}  // namespace
+
+Segment::Segment(const Options& options, const Context& context)
+    : options_(options), heads_(context.heads), width_(context.size.width) {
+  if (!heads_.causal) {
+    fail("[", context.path, "] expected a causal pattern with a segment memory; found one that sees the future");
+  }
+  capacity_ = options.reach == "same" ? options.memory - 1 : options.memory + options.segment - 1;
+  if (heads_.horizon >= 0) capacity_ = std::min(capacity_, std::max<int64_t>(heads_.horizon - 1, 0));
+}
+
+Traits Segment::traits() const {
+  Traits traits;
+  traits.bounded = true;
+  traits.carries = true;
+  // Segments begin at multiples of N, and rows of zeros before position 0.
+  traits.relative = options_.reach == "same" && options_.start == "empty";
+  return traits;
+}
+
+int64_t Segment::reach() const {
+  const int64_t most = options_.memory + (options_.reach == "same" ? 0 : options_.segment);
+  return heads_.horizon >= 0 ? std::min(most, heads_.horizon) : most;
+}
+
+int64_t Segment::seen(int64_t position) const {
+  const int64_t most = options_.reach == "same" ? options_.memory : position % options_.segment + 1 + options_.memory;
+  return options_.start == "zeros" ? most : std::min(most, position + 1);
+}
+
+State Segment::start(int64_t batch, at::TensorOptions like) const {
+  const auto whole = like.dtype(at::kLong);
+  State state;
+  state.tensors[kInputs] = at::zeros({batch, capacity_, width_}, like);
+  Tensor at = at::full({capacity_}, -1, whole);
+  if (options_.start == "zeros") at = (at::arange(capacity_, whole) + (options_.memory - capacity_)).clamp_min(-1);
+  state.tensors[kAt] = at.repeat({batch, 1});
+  state.tensors[kDocument] = at::zeros({batch, capacity_}, whole);
+  return state;
+}
+
+Read Segment::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) {
+  const int64_t shift = options_.start == "zeros" ? options_.memory : 0;
+  State whole;
+  if (!state) state = &whole;
+  if (state->tensors.empty()) *state = start(fresh.x.size(0), fresh.x.options());
+  auto& kept = state->tensors;
+
+  const Tensor position = valid_positions(pass);
+  const Tensor x = at::cat({kept.at(kInputs), fresh.x}, 1);  // [B, C + L, D]
+  Keys all;
+  all.at = at::cat({kept.at(kAt), position.lt(0).where(position, position + shift)}, 1);  // [B, C + L]
+  all.document = at::cat({kept.at(kDocument), documents(pass)}, 1);
+  if (state != &whole) {
+    const Newest newest(all.at, capacity_, pass.valid.defined() && !pass.valid.all().item<bool>());
+    kept[kInputs] = newest.keep(x, 1);
+    kept[kAt] = newest.keep(all.at, 1);
+    kept[kDocument] = newest.keep(all.document, 1);
+  }
+  if (!pass.document.defined()) all.document = Tensor();
+
+  const Tensor begin = pass.position.div(options_.segment, "floor") * options_.segment + shift;  // [B, L] s
+  all.from = options_.reach == "same" ? pass.position + (shift + 1 - options_.memory) : begin - options_.memory;
+  const auto look = [&](std::vector<Keys> keys) { return eyes.look(fresh.q, std::move(keys), {.shift = shift}); };
+
+  /// Columns [first, C + L): kept inputs are projected, the call's own keys are there already.
+  const auto with_fresh = [&](int64_t first) {
+    Keys keys = columns(all, first, x.size(1));
+    keys.k = fresh.k;
+    keys.v = fresh.v;
+    if (first < capacity_) {
+      const Eyes::KeyValue old = eyes.project(x.narrow(1, first, capacity_ - first));
+      keys.k = at::cat({old.k, fresh.k}, 2);  // [B, G, C - first + L, d]
+      keys.v = at::cat({old.v, fresh.v}, 2);
+    }
+    return keys;
+  };
+  const Tensor seen = all.at.ge(all.from.amin(1, true).clamp_min(0));  // by some query of the lane, or newer
+  if (!at::GradMode::is_enabled()) return look({with_fresh(filled_columns(seen.narrow(1, 0, capacity_)).first)});
+
+  const Tensor own = seen.logical_and(all.at.ge(begin.amin(1, true)));
+  Keys live = with_fresh(filled_columns(own.narrow(1, 0, capacity_)).first);
+  live.from = at::maximum(begin, all.from);
+  const auto [first, last] = filled_columns(seen.logical_and(all.at.lt(begin.amax(1, true))));
+  if (first == last) return look({live});
+  Keys past = columns(all, first, last);
+  const Eyes::KeyValue old = eyes.project(x.narrow(1, first, last - first).detach());
+  past.k = old.k;
+  past.v = old.v;
+  past.until = begin;
+  return look({past, live});
+}
+
+}  // namespace kinfolk

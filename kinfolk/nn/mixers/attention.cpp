@@ -1,0 +1,199 @@
+#include "kinfolk/nn/mixers/attention.h"
+
+namespace kinfolk {
+namespace {
+
+/// [B, S, n d] -> [B, n, S, d]
+Tensor split_heads(const Tensor& x, int64_t d) { return x.unflatten(-1, {-1, d}).transpose(1, 2); }
+
+/// Makes the components of a slot and registers them as `slot.0`, `slot.1`, ...
+template <class Base>
+std::vector<std::shared_ptr<Base>> make_steps(torch::nn::Module& owner, const std::string& slot,
+                                              const std::vector<Spec>& specs, const Context& context) {
+  std::vector<std::shared_ptr<Base>> steps;
+  if (specs.empty()) return steps;
+  const auto list = owner.register_module(slot, std::make_shared<torch::nn::Module>(slot));
+  for (size_t n = 0; n < specs.size(); ++n) {
+    const std::string path = text(context.path.empty() ? "" : context.path + ".", slot, "[", n, "]");
+    steps.push_back(registry<Base>().create(specs[n], context, path));
+    list->register_module(std::to_string(n), steps.back());
+  }
+  return steps;
+}
+
+}  // namespace
+
+Attention::Attention(const Options& options, const Context& context) {
+  const int64_t width = context.size.width;
+  heads_.count = options.heads == 0 ? context.size.heads : options.heads;
+  heads_.groups = options.groups == 0 ? heads_.count : options.groups;
+  heads_.width = options.head_width == 0 ? width / heads_.count : options.head_width;
+  if (options.head_width == 0 && width % heads_.count != 0) {
+    fail("[", context.path, ".heads] expected a divisor of the width ", width, "; found ", heads_.count);
+  }
+  if (heads_.count % heads_.groups != 0) {
+    fail("[", context.path, ".groups] expected a divisor of the heads ", heads_.count, "; found ", heads_.groups);
+  }
+  heads_.scale = options.scale == 0 ? 1 / std::sqrt(static_cast<double>(heads_.width)) : options.scale;
+  pattern_ = parse_pattern(options.pattern, &context.let);
+  heads_.causal = pattern_->causal();
+  heads_.horizon = heads_.causal ? pattern_->horizon().value_or(-1) : -1;
+  dropout_ = options.dropout < 0 ? context.size.dropout : options.dropout;
+
+  const int64_t inner = heads_.count * heads_.width, grouped = heads_.groups * heads_.width;
+  q = register_module("q", std::make_shared<Linear>(context, width, inner, options.bias));
+  k = register_module("k", std::make_shared<Linear>(context, width, grouped, options.bias));
+  v = register_module("v", std::make_shared<Linear>(context, width, grouped, options.bias));
+  out = register_module("out", std::make_shared<Linear>(context, inner, width, options.bias));
+
+  Context mine = context;
+  mine.heads = heads_;
+  qk = make_steps<QkStep>(*this, "qk", options.qk, mine);
+  score = make_steps<Score>(*this, "score", options.score, mine);
+  memory = registry<Memory>().create(options.memory, mine, context.path.empty() ? "memory" : context.path + ".memory");
+  register_module("memory", memory);
+  for (const auto& step : qk) keys_final_ = keys_final_ && step->keys_final();
+}
+
+Traits Attention::traits() const {
+  Traits traits = memory->traits();
+  traits.causal = pattern_->causal();
+  traits.streams = traits.causal && traits.streams;
+  for (const auto& step : qk) traits.relative = traits.relative && step->relative();
+  for (const auto& step : score) traits.relative = traits.relative && step->relative();
+  if (!traits.causal) {
+    traits.bounded = false;
+    traits.why_not = text("the pattern ", pattern_->text(), " sees the future, so the sequence must be whole");
+  }
+  return traits;
+}
+
+State Attention::start(int64_t batch, at::TensorOptions like) const { return memory->start(batch, like); }
+
+double Attention::flops(int64_t length, int64_t from) const {
+  double seen = 0;
+  for (int64_t t = from; t < from + length; ++t) {
+    if (heads_.causal) {
+      const int64_t keys = memory->seen(t);
+      seen += static_cast<double>(heads_.horizon < 0 ? keys : std::min(keys, heads_.horizon));
+    } else {
+      const int64_t past = std::min(pattern_->farthest(), t - from);
+      const int64_t future = std::min(-std::max(pattern_->nearest(), -INT64_MAX), from + length - 1 - t);
+      seen += static_cast<double>(past + future + 1);
+    }
+  }
+  return q->flops(length) + k->flops(length) + v->flops(length) + out->flops(length) +
+         4 * seen * static_cast<double>(heads_.count * heads_.width);
+}
+
+Eyes::KeyValue Attention::project(const Tensor& x) const {
+  return {split_heads(k->forward(x), heads_.width), split_heads(v->forward(x), heads_.width)};
+}
+
+std::vector<QueryBand> Attention::bands(const Tensor& q, const Tensor& at) {
+  std::vector<QueryBand> bands{{.q = q, .scale = heads_.scale}};
+  for (const auto& step : qk) {
+    std::vector<QueryBand> next;
+    for (const auto& band : bands)
+      for (auto& made : step->queries(band, at)) next.push_back(std::move(made));
+    bands = std::move(next);
+  }
+  return bands;
+}
+
+std::vector<KeyBand> Attention::key_bands(const Tensor& k, const Tensor& at, size_t from_step) {
+  std::vector<KeyBand> bands{{k}};
+  for (size_t n = from_step; n < qk.size(); ++n) {
+    std::vector<KeyBand> next;
+    for (const auto& band : bands)
+      for (auto& made : qk[n]->keys(band, at)) next.push_back(std::move(made));
+    bands = std::move(next);
+  }
+  return bands;
+}
+
+Tensor Attention::prepare_keys(const Tensor& k, const Tensor& at) {
+  if (!keys_final_) return k;
+  auto made = key_bands(k, at, 0);
+  if (made.size() != 1)
+    fail("[attention.qk] expected one band of keys from steps with final keys; found ", made.size());
+  return made[0].k;
+}
+
+Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, std::vector<Keys> keys, const Look& how,
+                     double dropout, uint64_t seed) {
+  // Bands at distances that the pattern never shows are left out.
+  const auto shown = [&](const QueryBand& b) {
+    return b.nearest < b.farthest && b.nearest <= pattern_->farthest() && b.farthest > pattern_->nearest();
+  };
+  const std::vector<QueryBand> all = bands(q, at);
+  std::vector<QueryBand> queries;
+  for (const auto& band : all)
+    if (shown(band)) queries.push_back(band);
+  std::vector<std::vector<KeyBand>> sets;
+  for (auto& set : keys) {
+    const Tensor true_at = how.shift == 0 ? set.at : set.at - how.shift;
+    const auto made = key_bands(set.k, true_at, how.prepared && keys_final_ ? qk.size() : 0);
+    if (made.size() != all.size()) {
+      fail("[attention.qk] expected as many bands of keys as of queries, ", all.size(), "; found ", made.size());
+    }
+    std::vector<KeyBand> used;
+    for (size_t n = 0; n < all.size(); ++n)
+      if (shown(all[n])) used.push_back(made[n]);
+    sets.push_back(std::move(used));
+  }
+  AttendPlan plan;
+  plan.pattern = pattern_;
+  for (const auto& step : score) plan.score.push_back(step.get());
+  plan.dropout = dropout;
+  plan.seed = seed;
+  const Tensor shifted = how.shift == 0 ? at : at.lt(0).where(at, at + how.shift);
+  return attend(queries, q, shifted, document, keys, sets, plan);
+}
+
+Tensor Attention::forward(const Tensor& x, Pass& pass, State* state) {
+  if (state && !pattern_->causal()) {
+    fail("[attention.pattern] expected a causal pattern where a state is carried; found ", pattern_->text());
+  }
+  if (!pass.position.defined()) fail("[attention] expected positions in the pass; found none");
+  const Tensor at =
+      pass.valid.defined() ? pass.position.masked_fill(pass.valid.logical_not(), -1) : pass.position;  // [B, L]
+  const Eyes::KeyValue made = project(x);
+  const Fresh fresh{x, split_heads(q->forward(x), heads_.width), made.k, made.v};
+  const double dropped = is_training() ? dropout_ : 0;
+  const uint64_t seed = dropped > 0 ? pass.seed * 0x9E3779B97F4A7C15ull + ++pass.draws : 0;
+  const Eyes eyes{[this](const Tensor& x) { return project(x); },
+                  [this](const Tensor& k, const Tensor& at) { return prepare_keys(k, at); },
+                  [&](const Tensor& q, std::vector<Keys> keys, Look how) {
+                    return look(q, at, pass.document, std::move(keys), how, dropped, seed);
+                  }};
+  const Read read = memory->meet(fresh, eyes, pass, state);
+  return mask_invalid(out->forward(read.out.transpose(1, 2).flatten(2)), pass);  // [B, L, D]
+}
+
+std::string Attention::explain() const {
+  at::NoGradGuard no_grad;
+  auto* self = const_cast<Attention*>(this);  // steps are not const, but keep nothing
+  const auto like = q->weight.options();
+  const auto whole = like.dtype(at::kLong);
+  const Tensor at = at::arange(2, whole).unsqueeze(0);
+  auto queries = self->bands(at::zeros({1, heads_.count, 2, heads_.width}, like), at);
+  std::erase_if(queries, [&](const QueryBand& b) {
+    return b.nearest > pattern_->farthest() || b.farthest <= pattern_->nearest();
+  });
+  const auto here = at::TensorOptions().dtype(like.dtype());  // a meta model is explained as if it had memory
+  for (auto& band : queries) band.q = at::zeros({1, heads_.count, 2, heads_.width}, here);
+  const Tensor kv = at::zeros({1, heads_.groups, 2, heads_.width}, here);
+  AttendPlan plan;
+  plan.pattern = pattern_;
+  for (const auto& step : score) plan.score.push_back(step.get());
+  const auto reasons =
+      why_not_fused(queries, {{kv, kv, at::arange(2, here.dtype(at::kLong)).unsqueeze(0), {}, {}, {}}}, plan);
+  std::string line = text("attend(", pattern_->text(), ")");
+  if (reasons.empty()) return line + ", fused";
+  line += ", tiled torch operators: ";
+  for (size_t n = 0; n < reasons.size(); ++n) line += (n ? "; " : "") + reasons[n];
+  return line;
+}
+
+}  // namespace kinfolk

@@ -1,0 +1,68 @@
+// Softmax attention over several heads, made of slots: qk steps, score steps, a pattern and a memory.
+#pragma once
+#include "kinfolk/nn/family.h"
+#include "kinfolk/nn/linear.h"
+#include "kinfolk/nn/score/score.h"
+#include "kinfolk/pattern/pattern.h"
+
+namespace kinfolk {
+
+/// y = concat_h(softmax_j(score(q_i, k_j)) v_j) W_out, heads H and G groups of keys and values, each met by H/G heads
+/// (Vaswani et al. 2017; Ainslie et al. 2023). The score is scale q_i . k_j after the `qk` steps, then changed by the
+/// `score` steps in order; the pattern says which pairs meet, the memory what is kept between calls.
+/// Submodules: q [H d, D], k, v [G d, D], out [D, H d], each Linear with rows head-major; qk.N, score.N, memory.
+struct Attention : Branch {
+  struct Options {
+    int64_t heads = 0, groups = 0, head_width = 0;
+    std::string pattern = "causal";
+    std::vector<Spec> qk, score;
+    Spec memory = "cache";
+    bool bias = false;
+    double scale = 0, dropout = -1;
+    template <class V>
+    void fields(V&& visit) {
+      visit("heads", heads, "query heads H; 0: as the size says", at_least(0));
+      visit("groups", groups, "heads of keys and values G, a divisor of H; 0: H", at_least(0));
+      visit("head_width", head_width, "width of a head d; 0: D / H", at_least(0));
+      visit("pattern", pattern, "which pairs may meet, such as \"causal & window(256)\"");
+      visit("qk", qk, "steps on queries and keys, in order");
+      visit("score", score, "steps on scores, in order");
+      visit("memory", memory, "what is kept from call to call");
+      visit("bias", bias, "the four projections have one");
+      visit("scale", scale, "of the dot product; 0: 1/sqrt(d)", at_least(0));
+      visit("dropout", dropout, "of the attention weights; -1: as the size says", between(-1, 0.95));
+    }
+  };
+  Attention(const Options& options, const Context& context);
+
+  Traits traits() const override;
+  State start(int64_t batch, at::TensorOptions like) const override;
+  double flops(int64_t length, int64_t from) const override;
+  Tensor forward(const Tensor& x, Pass& pass, State* state) override;
+  std::string explain() const override;
+
+  /// Raw keys and values [B, G, S, d] of inputs [B, S, D].
+  Eyes::KeyValue project(const Tensor& x) const;
+  /// Raw keys [B, G, S, d] at int64 [B, S] as a memory may keep them.
+  Tensor prepare_keys(const Tensor& k, const Tensor& at);
+  /// Raw queries [B, H, L, d] at int64 [B, L] (-1: invalid) look at sets of keys, through steps, pattern and scores.
+  Read look(const Tensor& q, const Tensor& at, const Tensor& document, std::vector<Keys> keys, const Look& how = {},
+            double dropout = 0, uint64_t seed = 0);
+  bool keys_final() const { return keys_final_; }
+
+  std::shared_ptr<Linear> q, k, v, out;
+  std::vector<std::shared_ptr<QkStep>> qk;
+  std::vector<std::shared_ptr<Score>> score;
+  std::shared_ptr<Memory> memory;
+
+ private:
+  std::vector<QueryBand> bands(const Tensor& q, const Tensor& at);
+  std::vector<KeyBand> key_bands(const Tensor& k, const Tensor& at, size_t from_step);
+
+  Heads heads_;
+  std::shared_ptr<const Pattern> pattern_;
+  double dropout_;
+  bool keys_final_ = true;
+};
+
+}  // namespace kinfolk
