@@ -4,6 +4,18 @@
 #include "kinfolk/nn/tables.h"
 
 namespace kinfolk {
+namespace {
+
+std::string part(const char* kind, int64_t number) { return std::string(kind) + "." + std::to_string(number); }
+
+/// A part of a state; null when there is none: layers without a state leave no part.
+State* inside(State* state, const std::string& name) {
+  if (!state) return nullptr;
+  const auto found = state->parts.find(name);
+  return found == state->parts.end() ? nullptr : &found->second;
+}
+
+}  // namespace
 
 Universal::Universal(const Options& options, const Context& context)
     : options_(options), steps_(options.steps > 0 ? options.steps : context.size.depth) {
@@ -25,10 +37,12 @@ Traits Universal::traits() const {
 State Universal::start(const std::vector<std::shared_ptr<Layer>>& layers, int64_t batch, at::TensorOptions like) const {
   State state;
   for (int64_t t = 1; t <= steps_; ++t) {
-    State& step = state.parts["step." + std::to_string(t)];
+    State step;
     for (size_t i = 0; i < layers.size(); ++i) {
-      step.parts["layer." + std::to_string(i)] = layers[i]->start(batch, like);
+      State own = layers[i]->start(batch, like);
+      if (!own.empty()) step.parts[part("layer", static_cast<int64_t>(i))] = std::move(own);
     }
+    if (!step.empty()) state.parts[part("step", t)] = std::move(step);
   }
   return state;
 }
@@ -56,11 +70,11 @@ Tensor Universal::run(Tensor x, const std::vector<std::shared_ptr<Layer>>& layer
     const bool signals = options_.signal != "none";
     const Tensor signal_t = signals ? signal(pass.position, t, width, x.options()) : Tensor();
     const Tensor u = signals ? mask_invalid(h + signal_t, pass) : h;
-    State* step = state ? &state->parts["step." + std::to_string(t)] : nullptr;
+    State* step = inside(state, part("step", t));
     Tensor next = options_.signal == "stream" ? u : h;
     for (size_t i = 0; i < layers.size(); ++i) {
-      State* inner = step ? &step->parts["layer." + std::to_string(i)] : nullptr;
-      next = layers[i]->forward(next, pass, inner, i == 0 && options_.signal == "branch" ? signal_t : Tensor());
+      State* own = inside(step, part("layer", static_cast<int64_t>(i)));
+      next = layers[i]->forward(next, pass, own, i == 0 && options_.signal == "branch" ? signal_t : Tensor());
     }
     if (!act) {
       h = next;
