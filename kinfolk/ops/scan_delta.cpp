@@ -1,0 +1,166 @@
+#include "kinfolk/ops/scan_delta.h"
+
+#include "kinfolk/core/errors.h"
+
+namespace kinfolk {
+namespace {
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+Tensor times(const Tensor& a, const Tensor& factor) { return factor.defined() ? a * factor : a; }
+Tensor T(const Tensor& a) { return a.transpose(-1, -2); }
+Tensor lower(const Tensor& a, const Tensor& same) { return same.defined() ? a * same : a.tril(); }
+
+/// (I + M)^-1 for strictly lower M: blocks of 16 by substitution, then pairs of blocks joined:
+/// [A 0; B D]^-1 = [A^-1 0; -D^-1 B A^-1 D^-1].
+Tensor unit_lower_inverse(const Tensor& m) {
+  const int64_t C = m.size(-1);
+  if (C <= 16) {
+    Tensor inverse = at::eye(C, m.options()).expand(m.sizes()).clone();
+    for (int64_t i = 1; i < C; i++) {
+      inverse.narrow(-2, i, 1).narrow(-1, 0, i).copy_(
+          at::matmul(m.narrow(-2, i, 1).narrow(-1, 0, i), inverse.narrow(-2, 0, i).narrow(-1, 0, i)).neg_());
+    }
+    return inverse;
+  }
+  const int64_t half = (C + 1) / 2, rest = C - half;
+  const Tensor a = unit_lower_inverse(m.narrow(-2, 0, half).narrow(-1, 0, half));
+  const Tensor d = unit_lower_inverse(m.narrow(-2, half, rest).narrow(-1, half, rest));
+  Tensor inverse = at::zeros(m.sizes(), m.options());
+  inverse.narrow(-2, 0, half).narrow(-1, 0, half).copy_(a);
+  inverse.narrow(-2, half, rest).narrow(-1, half, rest).copy_(d);
+  inverse.narrow(-2, half, rest)
+      .narrow(-1, 0, half)
+      .copy_(at::matmul(d, at::matmul(m.narrow(-2, half, rest).narrow(-1, 0, half), a)).neg_());
+  return inverse;
+}
+
+/// q, k [N, n, C, K], v [N, n, C, V], beta [N, n, C, 1], state [N, K, V], N = B H; borders may be undefined.
+/// Returns out [N, n, C, V] and the last state [N, K, V].
+struct DeltaChunks : torch::autograd::Function<DeltaChunks> {
+  static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& beta, const Tensor& state, const ChunkBorders& border) {
+    const auto& [same, alive, last, whole] = border;
+    const int64_t n = q.size(1);
+    const Tensor m = lower(at::matmul(k, T(k)), same).tril(-1).mul_(beta);  // [N, n, C, C]
+    const Tensor solve = unit_lower_inverse(m);
+    const Tensor w = at::matmul(solve, times(k, alive) * beta);  // [N, n, C, K]
+    Tensor u = at::matmul(solve, v * beta);                      // [N, n, C, V], less W S below
+    const Tensor kept = times(k, last);
+    Tensor states = at::empty({q.size(0), n, k.size(3), v.size(3)}, q.options());
+    Tensor s = state;
+    for (int64_t c = 0; c < n; c++) {
+      states.select(1, c).copy_(s);
+      Tensor uc = u.select(1, c);
+      uc.baddbmm_(w.select(1, c), s, 1, -1);
+      s = at::baddbmm(whole.defined() ? s * whole.select(1, c) : s, T(kept.select(1, c)), uc);
+    }
+    Tensor out = at::matmul(lower(at::matmul(q, T(k)), same), u);
+    out.add_(at::matmul(times(q, alive), states));
+    ctx->save_for_backward({q, k, v, beta, same, alive, last, whole, solve, w, u, states});
+    return {out, s};
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    if (at::GradMode::is_enabled()) fail("[scan_delta] expected one derivative; found a request for the second");
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &same = saved[4], &alive = saved[5],
+                 &last = saved[6], &whole = saved[7], &solve = saved[8], &w = saved[9], &u = saved[10],
+                 &states = saved[11];
+    const int64_t n = q.size(1);
+    const Tensor go = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(u);
+    Tensor gs = grads[1].defined() ? grads[1] : at::zeros_like(states.select(1, 0));
+
+    const Tensor seen = times(q, alive), kept = times(k, last), read = times(k, alive);
+    const Tensor score = lower(at::matmul(q, T(k)), same);
+    Tensor gu = at::matmul(T(score), go);             // [N, n, C, V]
+    const Tensor from_out = at::matmul(T(seen), go);  // [N, n, K, V]
+    Tensor after = at::empty_like(states);            // gradient of the state after each chunk
+    for (int64_t c = n - 1; c >= 0; c--) {
+      after.select(1, c).copy_(gs);
+      Tensor guc = gu.select(1, c);
+      guc.baddbmm_(kept.select(1, c), gs);
+      gs = (whole.defined() ? gs * whole.select(1, c) : gs) + from_out.select(1, c);
+      gs.baddbmm_(T(w.select(1, c)), guc, 1, -1);
+    }
+    const Tensor gr = at::matmul(T(solve), gu);  // of R = beta (V - K S)
+    const Tensor gv = gr * beta;
+    const Tensor gm = lower(at::matmul(gr, T(u)), same).tril(-1).neg_();  // [N, n, C, C]
+    const Tensor kk = at::matmul(k, T(k));
+    const Tensor gbeta = (gr * (v - at::matmul(read, states))).sum(-1, true) + (gm * kk).sum(-1, true);
+    const Tensor gkk = gm * beta;
+    const Tensor gscore = lower(at::matmul(go, T(u)), same);
+    const Tensor gq = times(at::matmul(go, T(states)), alive) + at::matmul(gscore, k);
+    const Tensor gk = times(at::matmul(u, T(after)), last) - times(at::matmul(gv, T(states)), alive) +
+                      at::matmul(T(gscore), q) + at::matmul(gkk + T(gkk), k);
+    return {gq, gk, gv, gbeta, gs, {}};
+  }
+};
+
+struct Ready {
+  Tensor q, k, v, beta, state, border;
+};
+
+Ready prepare(const DeltaScan& s) {
+  if (s.q.dim() != 4 || s.q.sizes() != s.k.sizes() || s.v.dim() != 4 || s.v.size(2) != s.k.size(2) ||
+      s.beta.dim() < 3 || s.beta.size(2) != s.k.size(2)) {
+    fail("[scan_delta] expected q, k [B, H, L, K], v [B, H, L, V] and beta [B, H, L]; found ", s.q.sizes(), ", ",
+         s.k.sizes(), ", ", s.v.sizes(), ", ", s.beta.sizes());
+  }
+  const at::ScalarType type = scan_type(s.v);
+  const auto ready = [&](const Tensor& t) { return mask_heads(t.to(type), s.lanes); };
+  Ready r{ready(s.q), ready(s.k), ready(s.v), ready(s.beta), s.state, borders(s.lanes)};
+  if (s.scale != 1.0) r.q = r.q * s.scale;
+  if (r.beta.dim() == 3) r.beta = r.beta.unsqueeze(-1);  // [B, H, L, 1 or V]
+  r.state = r.state.defined() ? r.state.to(type)
+                              : at::zeros({s.q.size(0), s.q.size(1), s.q.size(3), s.v.size(3)}, r.q.options());
+  return r;
+}
+
+}  // namespace
+
+Scanned scan_delta(const DeltaScan& scan, int64_t chunk) {
+  Ready r = prepare(scan);
+  const int64_t B = r.q.size(0), H = r.q.size(1), L = r.q.size(2), K = r.q.size(3), V = r.v.size(3);
+  if (L == 0) return {scan.v.new_zeros({B, H, 0, V}), r.state};
+  // One beta for each value channel: every channel is a head of its own with one value.
+  const bool each = r.beta.size(3) > 1;
+  const int64_t heads = each ? H * V : H, values = each ? 1 : V;
+  if (each) {
+    const auto spread = [&](const Tensor& t) {
+      return t.unsqueeze(2).expand({B, H, V, L, K}).reshape({B, heads, L, K});
+    };
+    const auto split = [&](const Tensor& t) { return t.transpose(2, 3).reshape({B, heads, L, 1}); };
+    r.q = spread(r.q), r.k = spread(r.k), r.v = split(r.v), r.beta = split(r.beta);
+    r.state = r.state.transpose(2, 3);
+  }
+  const Chunks chunks(L, chunk);
+  const ChunkBorders border = chunk_borders(r.border, chunks, heads, r.q.scalar_type());
+  const variable_list done = DeltaChunks::apply(chunks.cut(r.q), chunks.cut(r.k), chunks.cut(r.v), chunks.cut(r.beta),
+                                                r.state.reshape({B * heads, K, values}), border);
+  Tensor out = chunks.join(done[0], B), state = done[1];
+  if (each) {
+    out = out.reshape({B, H, V, L}).transpose(2, 3);
+    state = state.reshape({B, H, V, K}).transpose(2, 3);
+  }
+  return {out.to(scan.v.scalar_type()), state.reshape({B, H, K, V})};
+}
+
+Scanned scan_delta_steps(const DeltaScan& scan) {
+  const Ready r = prepare(scan);
+  const int64_t B = r.q.size(0), H = r.q.size(1), L = r.q.size(2), V = r.v.size(3);
+  if (L == 0) return {scan.v.new_zeros({B, H, 0, V}), r.state};
+  const std::vector<Tensor> q = r.q.unsqueeze(-2).unbind(2), k = r.k.unsqueeze(-1).unbind(2),
+                            v = r.v.unsqueeze(-2).unbind(2), beta = r.beta.unsqueeze(-2).unbind(2);
+  std::vector<Tensor> out;
+  Tensor state = r.state;
+  for (int64_t t = 0; t < L; t++) {
+    if (r.border.defined()) state = state.masked_fill(r.border.select(1, t).view({B, 1, 1, 1}), 0);
+    state = state + k[t] * (beta[t] * (v[t] - at::matmul(T(k[t]), state)));
+    out.push_back(at::matmul(q[t], state).squeeze(-2));
+  }
+  return {at::stack(out, 2).to(scan.v.scalar_type()), state};
+}
+
+}  // namespace kinfolk
