@@ -247,6 +247,7 @@ std::string svg(const LineChart& chart) {
     }
   if (chart.from_zero && !y.log) y.low = std::min(y.low, 0.);
   if (x.high == x.low || x.log) x.widen(0.03);
+  if (chart.y_high && y.holds(*chart.y_high) && *chart.y_high > y.low) y.high = *chart.y_high;
   const double floor = y.low;
   y.widen(0.05);
   if (chart.from_zero && !y.log && floor == 0) y.low = 0;

@@ -59,8 +59,8 @@ ChartSeries curve_of(const Member& member, double Report::CurvePoint::*axis) {
 /// the points. Nothing when no point lies beyond it.
 std::optional<Report::Baseline> ceiling(const Report& report, const std::vector<ChartSeries>& series) {
   std::vector<double> values;
-  for (const auto& one : series)
-    for (const ChartPoint& point : one.points) values.push_back(point.y);
+  for (const auto& one : series)  // the first positions of a text are hard for everybody: they do not count
+    for (size_t i = one.points.size() / 3; i < one.points.size(); ++i) values.push_back(one.points[i].y);
   if (values.empty()) return std::nullopt;
   std::sort(values.begin(), values.end());
   const double quarter = values[values.size() * 3 / 4];
@@ -132,20 +132,20 @@ ChartPoint with_error(int64_t x, double bits, double error) {
   return {static_cast<double>(x), bits, bits - error, bits + error};
 }
 
-std::string charts(const Report& report) {
+std::string quality_charts(const Report& report) {
   std::string out = heading("Quality", "Bits per byte, lower is better. Hover over a point for its figure.");
   out += "<div class=\"grid\">\n";
   const bool several = std::any_of(report.members.begin(), report.members.end(),
                                    [](const Member& member) { return member.curves.size() > 1; });
   const std::string band = several ? " The band spans the seeds." : "";
   out += curves(report, &Report::CurvePoint::tokens, "Learning by tokens", "tokens trained on",
-                "Who learns most from the same text." + band);
+                "Training text, smoothed: who learns most from the same bytes." + band);
   double longest = 0;
   for (const Member& member : report.members)
     for (const auto& curve : member.curves)
       if (!curve.empty() && std::isfinite(curve.back().seconds)) longest = std::max(longest, curve.back().seconds);
   out += curves(report, &Report::CurvePoint::seconds, "Learning by time", longest > 300 ? "minutes" : "seconds",
-                "Who learns most in the same time, on this machine." + band, longest > 300 ? 60 : 1);
+                "The same curves by the clock of this machine." + band, longest > 300 ? 60 : 1);
   LineChart chart;
   chart.y_label = "bits per byte";
   chart.title = "By evaluation length", chart.x_label = "length";
@@ -157,7 +157,10 @@ std::string charts(const Report& report) {
       report, &Member::by_position,
       [](const auto& point) { return with_error(point.position, point.bits, point.error); }, chart,
       "Falling: far context is used. Rising: lost beyond the trained length.", true);
-  out += "</div>\n";
+  return out + "</div>\n";
+}
+
+std::string cost_charts(const Report& report) {
   std::string costs;
   const auto cost = [&](const char* title, const char* label, double Report::SpeedPoint::*field, bool log, double unit,
                         const char* caption) {
@@ -177,9 +180,8 @@ std::string charts(const Report& report) {
        "Higher is better.");
   cost("Peak memory", "MiB resident", &Report::SpeedPoint::peak_bytes, false, 1024 * 1024,
        "Of the whole process, lower is better.");
-  if (!costs.empty())
-    out += heading("Cost", "Measured on the machine named below.") + "<div class=\"grid\">\n" + costs + "</div>\n";
-  return out;
+  if (costs.empty()) return "";
+  return heading("Cost", "Measured on the machine named below.") + "<div class=\"grid\">\n" + costs + "</div>\n";
 }
 
 std::string cell(double value, const std::string& shown, const std::string& below = "") {
@@ -331,8 +333,8 @@ std::string html(const Report& report) {
       escape(report.title), "</title><style>", kReportStyle, "</style></head><body><main>\n<h1>", escape(report.title),
       "</h1>\n<p class=\"soft\">", escape(subtitle), "</p>\n<div class=\"card verdict\"><p>", escape(found.sentence),
       "</p>", notes.empty() ? "" : "<ul>" + notes + "</ul>", "</div>\n", warnings(report), table(report, found),
-      charts(report), length_table(report), pictures(report), samples(report), method(report),
-      heading("How to read it", ""), card(kReportGlossary), "</main><script>", kReportScript,
+      quality_charts(report), length_table(report), cost_charts(report), pictures(report), samples(report),
+      method(report), heading("How to read it", ""), card(kReportGlossary), "</main><script>", kReportScript,
       "</script></body></html>\n");
 }
 

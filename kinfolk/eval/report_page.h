@@ -20,7 +20,7 @@ p{margin:6px 0}.soft,figcaption{color:var(--soft);font-size:13.5px}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;margin:0}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:14px}
 th,td{padding:7px 10px;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap;vertical-align:top}
-th:first-child,td:first-child{text-align:left;white-space:normal;min-width:150px}
+th:first-child,td:first-child{text-align:left;white-space:normal;min-width:170px}
 th{color:var(--soft);font-weight:600;font-size:13px;vertical-align:bottom}table.sort th{cursor:pointer}table.sort th:hover{color:var(--ink)}
 th[data-order="1"]::after{content:" \25B2"}th[data-order="-1"]::after{content:" \25BC"}
 tr.best td{background:var(--best)}td small{display:block;color:var(--soft);font-size:12.5px}
