@@ -161,7 +161,7 @@ jobs() {
 
 # Ninja's lines on stdin: a line at each tenth of the way and at least every 15 s; whatever else it says as it is.
 percent() {
-  local line status done=0 total=0 share=0 shown=-10 spoke=$SECONDS
+  local line status done=0 total=0 share=0 shown=0 spoke=$SECONDS
   while true; do
     status=0
     IFS= read -r -t 15 line || status=$?
@@ -175,7 +175,7 @@ percent() {
       break
     fi
     share=$((total > 0 ? 100 * done / total : 0))
-    if [ $((share - shown)) -ge 10 ] && [ "$total" -gt 0 ] || [ $((SECONDS - spoke)) -ge 15 ]; then
+    if [ $((share - shown)) -ge 10 ] || [ $((SECONDS - spoke)) -ge 15 ]; then
       say "build: $share % ($done of $total)"
       shown=$share spoke=$SECONDS
     fi
