@@ -1,0 +1,97 @@
+#include "kinfolk/objective/causal.h"
+
+#include "kinfolk/core/errors.h"
+#include "kinfolk/nn/recompute.h"
+
+namespace kinfolk {
+namespace {
+
+Tensor tile_loss(Head& head, const Tensor& x, const Tensor& target, Pass& pass) {
+  const Tensor scores = head.read(x.unsqueeze(0), pass).squeeze(0).to(at::kFloat);  // [n, V]
+  return at::cross_entropy_loss(scores, target, {}, at::Reduction::Sum);
+}
+
+}  // namespace
+
+Tensor cross_entropy(Head& head, const std::vector<Tensor>& parameters, const Tensor& x, const Tensor& target,
+                     int64_t tile, int64_t vocabulary, const Pass& pass) {
+  const int64_t rows = x.size(0), step = std::max<int64_t>(1, tile / vocabulary);
+  const uint64_t seed = pass.seed, draws = pass.draws;
+  if (rows <= step) {
+    Pass own{pass.batch};
+    own.seed = seed, own.draws = draws;
+    return tile_loss(head, x, target, own);
+  }
+  Tensor sum = at::zeros({}, x.options().dtype(at::kFloat));
+  for (int64_t from = 0; from < rows; from += step) {
+    const int64_t count = std::min(step, rows - from);
+    const Tensor wanted = target.narrow(0, from, count);
+    const Rerun f = [&head, wanted, seed, draws, from, batch = pass.batch](const std::vector<Tensor>& in, bool) {
+      Pass own{batch};
+      own.seed = seed, own.draws = draws + static_cast<uint64_t>(from);
+      return std::vector<Tensor>{tile_loss(head, in[0], wanted, own)};
+    };
+    const Tensor part = x.narrow(0, from, count);
+    sum = sum + (at::GradMode::is_enabled() ? recompute(f, {part}, parameters) : f({part}, false))[0];
+  }
+  return sum;
+}
+
+Tensor weigh_losses(const std::map<std::string, Tensor>& losses, const std::map<std::string, double>& weights) {
+  std::vector<std::string> known;
+  for (const auto& [name, value] : losses) known.push_back(name);
+  for (const auto& [name, weight] : weights)
+    if (!losses.count(name)) {
+      fail("[losses.", name, "] expected a loss that a component of the recipe reports; found none of that name",
+           known.empty() ? "; the recipe's components report none" : suggest(name, known));
+    }
+  Tensor sum;
+  for (const auto& [name, value] : losses) {
+    const auto weight = weights.find(name);
+    if (weight == weights.end()) {
+      fail("[losses.", name,
+           "] expected a weight, since a component reports this loss (0 switches it off); found none");
+    }
+    if (weight->second == 0) continue;
+    const Tensor part = value * weight->second;
+    sum = sum.defined() ? sum + part : part;
+  }
+  return sum;
+}
+
+Loss Causal::loss(Model& model, Pass& pass) {
+  const Tensor target = pass.batch.fact("target");
+  if (!target.defined() || target.sizes() != pass.batch.tokens.sizes() || target.scalar_type() != at::kLong) {
+    fail("[objective] expected the fact target, int64 ", pass.batch.tokens.sizes(), "; found ",
+         target.defined() ? text(target.scalar_type(), " ", target.sizes()) : "none");
+  }
+  std::map<std::string, Tensor> own;
+  auto* outer = pass.losses;
+  if (!outer) pass.losses = &own;
+  const Tensor x = model.hidden(pass);  // [B, L, D]
+  Loss loss;
+  loss.auxiliary = weigh_losses(*pass.losses, model.loss_weights());
+  pass.losses = outer;
+
+  Tensor counts = target != -100;
+  if (pass.valid.defined()) counts = counts & pass.valid;
+  const Tensor rows = counts.flatten().nonzero().squeeze(1);  // [N]
+  const Tensor picked = x.flatten(0, 1).index_select(0, rows), wanted = target.flatten().index_select(0, rows);
+  loss.count = rows.size(0);
+  if (loss.count == 0) {
+    loss.sum = picked.sum().to(at::kFloat);  // of nothing: 0, with a graph
+    return loss;
+  }
+  const int64_t vocabulary = model.size().vocabulary;
+  const int64_t lowest = wanted.min().item<int64_t>(), highest = wanted.max().item<int64_t>();
+  if (lowest < 0 || highest >= vocabulary) {
+    fail("[objective] expected targets from 0 to ", vocabulary - 1, ", or -100 for none; found ",
+         lowest < 0 ? lowest : highest);
+  }
+  std::vector<Tensor> parameters;
+  for (const auto& [name, parameter] : model.weights()) parameters.push_back(parameter);
+  loss.sum = cross_entropy(model.head(), parameters, picked, wanted, options_.tile, vocabulary, pass);
+  return loss;
+}
+
+}  // namespace kinfolk
