@@ -32,7 +32,9 @@ endif()
 step("configuring the example" "${CMAKE_COMMAND}" -S "${SOURCE}/examples/cpp" -B "${WORK}/build" -G Ninja
   "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_CXX_COMPILER=${COMPILER}")
 step("building the example" "${CMAKE_COMMAND}" --build "${WORK}/build")
-step("the example" "${WORK}/build/1_decode" rope)
+# A recipe that exists below the prefix alone shows that the example reads what is installed and not this checkout.
+configure_file("${prefix}/share/kinfolk/recipes/rope.toml" "${prefix}/share/kinfolk/recipes/only_here.toml" COPYONLY)
+step("the example" "${WORK}/build/1_decode" only_here)
 if(NOT out MATCHES "^[0-9]+( [0-9]+)+\n$")
   message(FATAL_ERROR "expected the example to print byte values; found:\n${out}")
 endif()

@@ -1,5 +1,6 @@
 #include "kinfolk/nn/recipe.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include "kinfolk/core/errors.h"
@@ -100,10 +101,14 @@ void apply(Value& tree, const std::string& prefix, const Value& settings) {
 std::string share_folder() {
   if (const char* given = std::getenv("KINFOLK_SHARE"); given && *given) return given;
   std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (!error) {
-    const fs::path share = program.parent_path().parent_path() / "share" / "kinfolk";
-    if (fs::is_directory(share / "recipes", error)) return share.string();
+  Dl_info library{};  // a program elsewhere that links the installed library finds what lies beside the library
+  dladdr(reinterpret_cast<const void*>(&share_folder), &library);
+  for (const fs::path& file :
+       {fs::read_symlink("/proc/self/exe", error), fs::path(library.dli_fname ? library.dli_fname : "")}) {
+    const fs::path folder = file.parent_path().parent_path();
+    for (const fs::path& prefix : {folder, folder.parent_path()}) {  // lib/ or lib/<machine>/
+      if (fs::is_directory(prefix / "share/kinfolk/recipes", error)) return (prefix / "share/kinfolk").string();
+    }
   }
   return KINFOLK_SOURCE_DIR;
 }
