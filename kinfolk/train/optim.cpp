@@ -2,41 +2,12 @@
 
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adamw.h>
-#include <torch/nn/module.h>
 
 #include <cmath>
-#include <set>
 
 #include "kinfolk/core/errors.h"
 
 namespace kinfolk {
-namespace {
-
-NamedTensors once_each(const std::vector<std::pair<std::string, at::Tensor>>& all) {
-  std::set<const void*> seen;
-  NamedTensors out;
-  for (const auto& [name, tensor] : all)
-    if (tensor.defined() && seen.insert(tensor.unsafeGetTensorImpl()).second) out.emplace_back(name, tensor);
-  return out;
-}
-
-}  // namespace
-
-NamedTensors named_weights(const torch::nn::Module& module) {
-  NamedTensors trainable;
-  for (const auto& item : module.named_parameters())
-    if (item.value().defined() && item.value().requires_grad()) trainable.emplace_back(item.key(), item.value());
-  return once_each(trainable);
-}
-
-NamedTensors named_state_buffers(const torch::nn::Module& module) {
-  NamedTensors all;
-  for (const auto& item : module.named_buffers()) all.emplace_back(item.key(), item.value());
-  for (const auto& item : module.named_parameters())
-    if (item.value().defined() && !item.value().requires_grad()) all.emplace_back(item.key(), item.value());
-  return once_each(all);
-}
-
 bool decays(const std::string& name, const at::Tensor& weight) {
   if (weight.dim() < 2) return false;
   const size_t dot = name.rfind('.');

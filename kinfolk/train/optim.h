@@ -8,20 +8,12 @@
 #include <utility>
 #include <vector>
 
-namespace torch::nn {
-class Module;
-}
-
 namespace kinfolk {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Trainable weights, and buffers, of a module: each tensor once, under the first of its names in order.
-NamedTensors named_weights(const torch::nn::Module& module);
-NamedTensors named_state_buffers(const torch::nn::Module& module);
-
-/// True for matrices of products: two axes or more, a last name that starts with "weight", not of the model's input, and
-/// no part of the name that speaks of an embedding, a table, a position, a norm or a bias.
+/// True for matrices of products: two axes or more, a last name that starts with "weight", not of the model's input,
+/// and no part of the name that speaks of an embedding, a table, a position, a norm or a bias.
 bool decays(const std::string& name, const at::Tensor& weight);
 
 /// Loshchilov and Hutter 2019:  m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,

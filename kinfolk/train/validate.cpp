@@ -1,0 +1,50 @@
+#include "kinfolk/train/validate.h"
+
+#include <algorithm>
+#include <numbers>
+
+#include "kinfolk/core/errors.h"
+#include "kinfolk/train/autocast.h"
+#include "kinfolk/train/data/lanes.h"
+
+namespace kinfolk {
+
+std::optional<Validation> validate(Model& model, Objective& objective, const Text& valid, const TrainSettings& settings,
+                                   const std::function<bool()>& stop) {
+  if (valid.size() < 2) fail("[data] expected at least 2 bytes that validate; found ", valid.size());
+  struct Evaluating {
+    Model& model;
+    const bool was = model.is_training();
+    explicit Evaluating(Model& m) : model(m) { model.eval(); }
+    ~Evaluating() { model.train(was); }
+  };
+  const at::NoGradGuard no_grad;
+  const Evaluating evaluating(model);
+  const int64_t targets = valid.size() - 1;
+  const int64_t lanes = std::clamp<int64_t>(targets / settings.length, 1, settings.lanes);
+  const int64_t each = std::min(targets / lanes, std::max<int64_t>(settings.eval_tokens / lanes, 1));
+  const int64_t length = std::min(settings.length, each);
+  const Lanes order(valid, lanes, length, settings.documents);
+  const bool carries = model.traits().carries;
+  State state;
+  if (carries) state = model.start(lanes);
+  Validation out;
+  double sum = 0;
+  for (int64_t at = 0; at < each; at += length) {
+    if (stop && stop()) return std::nullopt;
+    const Batch batch = order.at(at, std::min(length, each - at));
+    Pass pass{batch};
+    pass.state = carries ? &state : nullptr;
+    std::map<std::string, Tensor> losses;
+    pass.losses = &losses;
+    const Autocast autocast(settings.precision == "bf16");
+    const Loss loss = objective.loss(model, pass);
+    if (loss.count > 0) sum += loss.sum.item<double>();
+    out.tokens += loss.count;
+  }
+  if (out.tokens > 0) out.loss = sum / static_cast<double>(out.tokens);
+  out.bits = out.loss / std::numbers::ln2;
+  return out;
+}
+
+}  // namespace kinfolk

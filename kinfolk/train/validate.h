@@ -1,0 +1,24 @@
+// Bits per byte of a text while a model is trained.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "kinfolk/objective/objective.h"
+#include "kinfolk/train/data/bytes.h"
+#include "kinfolk/train/settings.h"
+
+namespace kinfolk {
+
+struct Validation {
+  double loss = 0;     ///< nats per target
+  double bits = 0;     ///< loss / ln 2
+  int64_t tokens = 0;  ///< targets
+};
+
+/// Reads at most `eval_tokens` tokens in up to `lanes` lanes, in calls of `length`: members that carry state carry it
+/// from call to call, others start each call fresh. Repeats bit for bit. Nothing when `stop` says so in between.
+std::optional<Validation> validate(Model& model, Objective& objective, const Text& valid, const TrainSettings& settings,
+                                   const std::function<bool()>& stop = {});
+
+}  // namespace kinfolk
