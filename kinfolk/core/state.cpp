@@ -1,5 +1,7 @@
 #include "kinfolk/core/state.h"
 
+#include <algorithm>
+
 #include "kinfolk/core/errors.h"
 
 namespace kinfolk {
@@ -30,28 +32,58 @@ void State::select(const Tensor& lanes) {
   transform([&](const Tensor& t) { return t.index_select(0, lanes); });
 }
 
+namespace {
+
+/// t with `size` columns along `axis`: empty ones are added at the left, where a cache has its oldest.
+Tensor widen(const Tensor& t, int64_t axis, int64_t size, bool positions) {
+  auto sizes = t.sizes().vec();
+  sizes[static_cast<size_t>(axis)] = size - t.size(axis);
+  return at::cat({at::full(sizes, positions ? -1 : 0, t.options()), t}, axis);
+}
+
+Tensor with_lane(const std::string& name, Tensor tensor, int64_t lane, const Tensor& source, int64_t from) {
+  if (lane < 0 || lane >= tensor.size(0)) {
+    fail("[state.", name, "] expected a lane from 0 to ", tensor.size(0) - 1, "; found ", lane);
+  }
+  if (from < 0 || from >= source.size(0)) {
+    fail("[state.", name, "] expected a lane from 0 to ", source.size(0) - 1, " to copy; found ", from);
+  }
+  Tensor row = source.narrow(0, from, 1);
+  std::vector<int64_t> differ;
+  for (int64_t axis = 1; axis < tensor.dim() && row.dim() == tensor.dim(); ++axis)
+    if (tensor.size(axis) != row.size(axis)) differ.push_back(axis);
+  if (row.dim() != tensor.dim() || differ.size() > 1 || row.scalar_type() != tensor.scalar_type()) {
+    fail("[state.", name, "] expected a lane of ", tensor.scalar_type(), " ", tensor.sizes().slice(1), "; found ",
+         row.scalar_type(), " ", row.sizes().slice(1));
+  }
+  for (const int64_t axis : differ) {
+    const int64_t size = std::max(tensor.size(axis), row.size(axis));
+    if (row.size(axis) < size) row = widen(row, axis, size, name == "at");
+    if (tensor.size(axis) < size) tensor = widen(tensor, axis, size, name == "at");
+  }
+  return at::cat({tensor.narrow(0, 0, lane), row, tensor.narrow(0, lane + 1, tensor.size(0) - lane - 1)});
+}
+
+}  // namespace
+
 void State::put_lane(int64_t lane, const State& one, int64_t from) {
-  for (auto& [name, tensor] : tensors) {
-    const auto other = one.tensors.find(name);
-    if (other == one.tensors.end() || other->second.dim() != tensor.dim()) {
-      fail("[state.", name, "] expected the same tree of tensors; found another member's state");
-    }
-    Tensor row = other->second.select(0, from);
-    Tensor copy = tensor.clone();
-    if (copy.select(0, lane).sizes() != row.sizes()) {
-      // A growing cache: pad the shorter one with empty columns at the left (positions -1 mark them), along its length
-      // axis.
-      fail("[state.", name, "] expected a lane of sizes ", copy.select(0, lane).sizes(), "; found ", row.sizes());
-    }
-    copy.select(0, lane).copy_(row);
-    tensor = copy;
+  State next;  // whole, or not at all
+  const bool same_names = std::equal(tensors.begin(), tensors.end(), one.tensors.begin(), one.tensors.end(),
+                                     [](const auto& a, const auto& b) { return a.first == b.first; });
+  const bool same_parts = std::equal(parts.begin(), parts.end(), one.parts.begin(), one.parts.end(),
+                                     [](const auto& a, const auto& b) { return a.first == b.first; });
+  if (!same_names || !same_parts) {
+    fail("[state] expected the same tree of tensors; found another member's state");
   }
-  for (auto& [name, part] : parts) {
-    const auto other = one.parts.find(name);
-    if (other == one.parts.end())
-      fail("[state.", name, "] expected the same tree of tensors; found another member's state");
-    part.put_lane(lane, other->second, from);
+  for (const auto& [name, tensor] : tensors) {
+    next.tensors[name] = with_lane(name, tensor, lane, one.tensors.at(name), from);
   }
+  for (const auto& [name, part] : parts) {
+    State deeper = part;
+    deeper.put_lane(lane, one.parts.at(name), from);
+    next.parts[name] = std::move(deeper);
+  }
+  *this = std::move(next);
 }
 
 std::map<std::string, Tensor> State::flat(const std::string& prefix) const {

@@ -22,8 +22,10 @@ struct State {
   State clone() const;               ///< a copy that shares nothing
   int64_t bytes() const;             ///< what bounded members keep constant
   void select(const Tensor& lanes);  ///< int64 [n]: reorders, repeats or drops lanes
-  void put_lane(int64_t lane, const State& one,
-                int64_t from = 0);  ///< overwrites a lane with one of a state of the same shape: a reset
+  /// Overwrites a lane with lane `from` of another state of the same member (a reset: of a fresh one). Where a cache
+  /// holds another number of columns, the shorter is filled with empty ones at the left: 0, and -1 in a tensor named
+  /// "at". Throws Error, and changes nothing, for a state of another tree or other sizes.
+  void put_lane(int64_t lane, const State& one, int64_t from = 0);
   std::map<std::string, Tensor> flat(const std::string& prefix = "") const;  ///< "layer.3/branch.0/k" -> tensor
   static State from_flat(const std::map<std::string, Tensor>& flat);
 };

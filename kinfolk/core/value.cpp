@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -175,10 +176,12 @@ Value parse_toml(const std::string& text, const std::string& file) {
 }
 
 Value read_toml(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) refuse(path, ": expected a TOML file; found a folder");
   std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (in) text << in.rdbuf();
   if (!in) refuse(path, ": expected a readable TOML file; found none");
+  std::ostringstream text;
+  text << in.rdbuf();
   return parse_toml(text.str(), path);
 }
 
@@ -241,9 +244,17 @@ Value parse_value(const std::string& text, const std::string& origin) {
 namespace {
 
 std::vector<std::string> parts_of(const std::string& path) {
-  std::vector<std::string> parts;
-  std::istringstream in(path);
-  for (std::string part; std::getline(in, part, '.');) parts.push_back(part);
+  std::vector<std::string> parts(1);
+  for (const char c : path) {
+    if (c == '.') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  if (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return part.empty(); })) {
+    refuse("[", path, "] expected a path such as layers.0.branches.0.window");
+  }
   return parts;
 }
 
@@ -278,11 +289,7 @@ Value* find_path(Value& root, const std::string& path) {
 }
 
 void set_path(Value& root, const std::string& path, const Value& value) {
-  auto parts = parts_of(path);
-  if (parts.empty() || std::any_of(parts.begin(), parts.end(), [](const auto& p) { return p.empty(); })) {
-    refuse("[", path, "] expected a path such as layers.0.branches.0.window");
-  }
-  const std::string last = parts.back();
+  const std::string last = parts_of(path).back();
   const size_t dot = path.rfind('.');
   Value* owner = dot == std::string::npos ? &root : find_path(root, path.substr(0, dot));
   if (owner->as<Value::Array>()) {
