@@ -12,6 +12,9 @@
 #include "kinfolk/nn/memory/cache.h"
 #include "kinfolk/nn/memory/segment.h"
 #include "kinfolk/nn/mixers/attention.h"
+#include "kinfolk/nn/mixers/delta.h"
+#include "kinfolk/nn/mixers/linear.h"
+#include "kinfolk/nn/mixers/lstm.h"
 #include "kinfolk/nn/qk/log_n.h"
 #include "kinfolk/nn/qk/rerope.h"
 #include "kinfolk/nn/qk/rope.h"
@@ -27,6 +30,9 @@ Registry<Branch>& registry<Branch>() {
   static Registry<Branch> list = [] {
     Registry<Branch> kin("branch");
     kin.add<Attention>("attention", "softmax attention over heads, any pattern and memory (Vaswani et al. 2017)");
+    kin.add<LinearAttention>("linear", "linear attention over a feature map (Katharopoulos et al. 2020)");
+    kin.add<Delta>("delta", "the delta rule over unit keys, DeltaNet (Schlag et al. 2021, Yang et al. 2024)");
+    kin.add<Lstm>("lstm", "the gated recurrent network (Hochreiter and Schmidhuber 1997, Gers et al. 2000)");
     kin.add<Mlp>("mlp", "two matrices and a non-linearity (Vaswani et al. 2017)");
     kin.add<Glu>("glu", "gated feed-forward, SwiGLU by default (Shazeer 2020)");
     kin.add<Separable>("separable", "feed-forward of two causal separable convolutions (Dehghani et al. 2019)");
