@@ -231,14 +231,18 @@ std::string write_toml(const Value& table) {
 
 Value parse_value(const std::string& text, const std::string& origin) {
   try {
-    Value value = *parse_toml("value = " + text, origin).find("value");
-    value.place = {origin, 0, 0};
-    return value;
+    const Value table = parse_toml("value = " + text, origin);
+    if (table.as<Value::Table>()->size() == 1) {
+      Value value = *table.find("value");
+      value.place = {origin, 0, 0};
+      return value;
+    }
   } catch (const Error&) {
-    Value value(text);
-    value.place = {origin, 0, 0};
-    return value;
+    // no TOML: text
   }
+  Value value(text);
+  value.place = {origin, 0, 0};
+  return value;
 }
 
 namespace {
