@@ -74,7 +74,7 @@ Read Segment::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* stat
   const Tensor position = valid_positions(pass);
   const Tensor x = at::cat({kept.at(kInputs), fresh.x}, 1);  // [B, C + L, D]
   Keys all;
-  all.at = at::cat({kept.at(kAt), position.lt(0).where(position, position + shift)}, 1);  // [B, C + L]
+  all.at = at::cat({kept.at(kAt), at::where(position.lt(0), position, position + shift)}, 1);  // [B, C + L]
   all.document = at::cat({kept.at(kDocument), documents(pass)}, 1);
   if (state != &whole) {
     const Newest newest(all.at, capacity_, pass.valid.defined() && !pass.valid.all().item<bool>());

@@ -147,7 +147,7 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
   for (const auto& step : score) plan.score.push_back(step.get());
   plan.dropout = dropout;
   plan.seed = seed;
-  const Tensor shifted = how.shift == 0 ? at : at.lt(0).where(at, at + how.shift);
+  const Tensor shifted = how.shift == 0 ? at : at::where(at.lt(0), at, at + how.shift);
   return attend(queries, q, shifted, document, keys, sets, plan);
 }
 
