@@ -7,29 +7,32 @@
 
 #include "cli/command.h"
 #include "kinfolk/core/errors.h"
+#include "kinfolk/core/memory.h"
 #include "kinfolk/eval/generate.h"
-#include "kinfolk/eval/memory.h"
 #include "kinfolk/eval/perplexity.h"
+#include "kinfolk/train/checkpoint.h"
 #include "kinfolk/train/data/bytes.h"
 #include "kinfolk/train/progress.h"
-#include "kinfolk/train/run.h"
 
 namespace kinfolk {
 namespace {
 
+/// A run folder's last or best checkpoint; a checkpoint file is itself.
+std::string chosen(const std::string& run, const std::string& checkpoint) {
+  if (!std::filesystem::is_directory(run)) return run;
+  return (std::filesystem::path(run) / "checkpoints" / (checkpoint + ".safetensors")).string();
+}
+
 struct EvalFlags {
   std::string run, data, lengths = "512,1024,2048,4096", tokens = "64k", mode = "auto", chunk = "512",
-                         checkpoint = "best";
+                         checkpoint = "last";
   std::vector<std::string> sets;
   bool json = false, whole = false;
 };
 
 void run_eval(const EvalFlags& flags) {
-  LoadOptions load;
-  load.checkpoint = flags.checkpoint;
-  load.sets = flags.sets;
-  auto loaded = load_run(flags.run, load);
-  const Bytes text = flags.whole ? read_bytes(flags.data) : validation_bytes(flags.data);
+  auto loaded = load_run(chosen(flags.run, flags.checkpoint), true, flags.sets);
+  const Bytes text = flags.whole ? read_text(flags.data).bytes : read_corpus(flags.data).valid.bytes;
   ScoreOptions options;
   options.lengths = parse_counts(flags.lengths, "--lengths");
   options.tokens = parse_count(flags.tokens, "--tokens");
@@ -71,7 +74,7 @@ void run_eval(const EvalFlags& flags) {
 }
 
 struct GenerateFlags {
-  std::string run, prompt, file, memory_limit, tokens = "256", checkpoint = "best", stdin_mark;
+  std::string run, prompt, file, memory_limit, tokens = "256", checkpoint = "last", stdin_mark;
   std::vector<std::string> sets;
   GenerateOptions options;
   int64_t samples = 1;
@@ -99,10 +102,7 @@ void run_generate(const GenerateFlags& flags) {
   options.tokens = flags.tokens == "-1" ? -1 : parse_count(flags.tokens, "--tokens");
   if (!flags.memory_limit.empty()) options.memory_limit = parse_count(flags.memory_limit, "--memory-limit");
   const std::string prompt = prompt_of(flags);
-  LoadOptions load;
-  load.checkpoint = flags.checkpoint;
-  load.sets = flags.sets;
-  auto loaded = load_run(flags.run, load);
+  auto loaded = load_run(chosen(flags.run, flags.checkpoint), true, flags.sets);
   watch_interrupts();
   for (int64_t sample = 0; sample < flags.samples; ++sample) {
     GenerateOptions one = options;
@@ -153,7 +153,8 @@ void add_eval(CLI::App& app, int&) {
                    "stream: one carried state; blocks: fresh at every trained length; auto: by the member")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "stream", "blocks"}));
-  command->add_option("--checkpoint", flags->checkpoint, "best, last, or the name of one")->capture_default_str();
+  command->add_option("--checkpoint", flags->checkpoint, "last, best, or the name of a numbered one")
+      ->capture_default_str();
   command->add_option("--set", flags->sets, "key=value in the recipe, for this evaluation")->allow_extra_args(false);
   command->add_flag("--json", flags->json, "The result as JSON");
   command->callback([flags] { run_eval(*flags); });
@@ -190,7 +191,8 @@ void add_generate(CLI::App& app, int&) {
       ->add_option("--at-limit", flags->options.at_limit, "refeed: a fresh state from the newest half; stop: end there")
       ->capture_default_str()
       ->check(CLI::IsMember({"refeed", "stop"}));
-  command->add_option("--checkpoint", flags->checkpoint, "best, last, or the name of one")->capture_default_str();
+  command->add_option("--checkpoint", flags->checkpoint, "last, best, or the name of a numbered one")
+      ->capture_default_str();
   command->add_option("--set", flags->sets, "key=value in the recipe, for this run")->allow_extra_args(false);
   command->add_flag("--json", flags->json, "One JSON object a byte: text, token, log_probability");
   command->add_flag("--quiet", flags->quiet, "No line about speed and state at the end");

@@ -4,7 +4,7 @@
 #include <numbers>
 
 #include "kinfolk/core/errors.h"
-#include "kinfolk/eval/memory.h"
+#include "kinfolk/core/memory.h"
 
 namespace kinfolk {
 namespace {

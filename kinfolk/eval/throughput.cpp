@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "kinfolk/eval/memory.h"
+#include "kinfolk/core/memory.h"
 
 namespace kinfolk {
 namespace {

@@ -82,15 +82,18 @@ RunRecord record_of(const std::map<std::string, std::string>& metadata, const st
   return record;
 }
 
-LoadedRun load(const TensorFile& file, const std::string& path, bool test, const double* dropout) {
+LoadedRun load(const TensorFile& file, const std::string& path, bool test, const double* dropout,
+               const std::vector<std::string>& sets = {}) {
   LoadedRun run;
   run.path = path;
   run.record = record_of(file.metadata, path);
   if (dropout) run.record.size.dropout = *dropout;
-  const Recipe& recipe = run.record.recipe;
+  Recipe recipe = test ? at_test(run.record.recipe) : run.record.recipe;
+  for (const auto& set : sets) override_recipe(recipe, set);
   try {
-    run.model = Model::make(test ? at_test(recipe) : recipe, run.record.size);
+    run.model = Model::make(recipe, run.record.size);
   } catch (const UsageError& error) {
+    if (!sets.empty()) throw;
     wrong(path, "a recipe that this version builds", error.what());
   }
   fill(run.model->weights(), with_prefix(file.tensors, kModel), kModel, path);
@@ -151,9 +154,9 @@ std::string checkpoint_of(const std::string& path) {
   return last.string();
 }
 
-LoadedRun load_run(const std::string& path, bool test) {
+LoadedRun load_run(const std::string& path, bool test, const std::vector<std::string>& sets) {
   const std::string file = checkpoint_of(path);
-  return load(read_tensors(file), file, test, nullptr);
+  return load(read_tensors(file), file, test, nullptr, sets);
 }
 
 LoadedTraining load_training(const std::string& path, double dropout) {

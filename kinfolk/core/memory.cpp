@@ -1,4 +1,4 @@
-#include "kinfolk/eval/memory.h"
+#include "kinfolk/core/memory.h"
 
 #include <fstream>
 #include <string>

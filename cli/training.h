@@ -1,0 +1,47 @@
+// What train and compare share: flags of a training run, and the run itself.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kinfolk/train/data/bytes.h"
+#include "kinfolk/train/trainer.h"
+
+namespace CLI {
+class App;
+}
+
+namespace kinfolk {
+
+struct TrainingFlags {
+  std::string data, valid, out, size = "tiny", budget;
+  std::vector<std::string> sets;
+  std::map<std::string, std::string> settings;  ///< by key of TrainSettings, as typed
+  int64_t seed_offset = 0;                      ///< compare: added to the seed
+  std::string title;                            ///< of the progress bar
+
+  void add_to(CLI::App& command);
+  Corpus corpus() const;
+  std::string budget_words(const Recipe& recipe, const Size& size) const;  ///< "1M tokens"
+  TrainSettings resolved(const Recipe& recipe, const Size& size) const;
+};
+
+/// A point of the curve, and the end of a run, whether it was trained now or before.
+struct RunSummary {
+  struct Point {
+    double tokens, seconds, bits;
+  };
+  std::vector<Point> curve;
+  int64_t parameters = 0, tokens = 0;
+  double seconds = 0, work = 0, tokens_per_second = 0;
+  std::string state_note, warning;
+  bool interrupted = false;
+  int exit_status = 0;
+};
+
+/// Trains into flags.out; `resume`: goes on with what is there, and does nothing when it is finished.
+RunSummary train_member(const Recipe& recipe, const Size& size, const Corpus& corpus, const TrainingFlags& flags,
+                        bool resume);
+
+}  // namespace kinfolk
