@@ -1,0 +1,191 @@
+#include "kinfolk/ops/attend.h"
+
+#include "kinfolk/core/errors.h"
+#include "kinfolk/ops/attend_call.h"
+
+namespace kinfolk {
+namespace {
+
+template <class... Parts>
+void expect(bool good, const Parts&... parts) {
+  if (!good) fail("[attend] expected ", parts...);
+}
+
+void check_rows(const Tensor& rows, int64_t batch, int64_t length, const char* name, bool required) {
+  if (!required && !rows.defined()) return;
+  expect(rows.defined(), name, "; found an undefined tensor");
+  expect(rows.scalar_type() == at::kLong && rows.dim() == 2 && rows.size(0) == batch && rows.size(1) == length, name,
+         " to be int64 [", batch, ", ", length, "]; found ", rows.scalar_type(), " ", rows.sizes());
+}
+
+void check(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Tensor& q_at, const Tensor& q_document,
+           const std::vector<Keys>& keys, const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan) {
+  expect(plan.pattern != nullptr, "a pattern; found none");
+  expect(!queries.empty() && !keys.empty(), "queries and keys; found ", queries.size(), " bands and ", keys.size(),
+         " sets");
+  expect(plan.query_tile >= 1 && plan.key_tile >= 1, "tiles of at least 1; found ", plan.query_tile, " x ",
+         plan.key_tile);
+  expect(plan.dropout >= 0 && plan.dropout < 1, "dropout in [0, 1); found ", plan.dropout);
+  expect(key_bands.size() == keys.size(), keys.size(), " lists of key bands; found ", key_bands.size());
+  const Tensor& q = queries[0].q;
+  expect(q.defined() && q.dim() == 4, "q [B, H, L, d]; found ", q.defined() ? q.dim() : 0, " dimensions");
+  expect(q.is_floating_point(), "floating-point q; found ", q.scalar_type());
+  const int64_t batch = q.size(0), heads = q.size(1), length = q.size(2), width = q.size(3);
+  for (const QueryBand& band : queries)
+    expect(band.q.defined() && band.q.sizes() == q.sizes() && band.q.scalar_type() == q.scalar_type(),
+           "q of every band to be ", q.scalar_type(), " ", q.sizes(), "; found another");
+  check_rows(q_at, batch, length, "q_at", true);
+  check_rows(q_document, batch, length, "q_document", false);
+  const Tensor& v0 = keys[0].v;
+  for (size_t s = 0; s < keys.size(); ++s) {
+    const Tensor& v = keys[s].v;
+    expect(v.defined() && v.dim() == 4 && v.size(0) == batch && v.size(1) > 0 && heads % v.size(1) == 0, "v [", batch,
+           ", G, S, d] with G a divisor of ", heads, " heads; found ", v.sizes());
+    expect(v.size(1) == v0.size(1) && v.size(3) == v0.size(3) && v.scalar_type() == q.scalar_type(),
+           "values of every set to share type, groups and width; found ", v.scalar_type(), " ", v.sizes());
+    expect(key_bands[s].size() == queries.size(), queries.size(), " key bands of set ", s, "; found ",
+           key_bands[s].size());
+    for (const KeyBand& band : key_bands[s])
+      expect(band.k.defined() && band.k.dim() == 4 && band.k.size(0) == batch && band.k.size(1) == v.size(1) &&
+                 band.k.size(2) == v.size(2) && band.k.size(3) == width && band.k.scalar_type() == q.scalar_type(),
+             "k of set ", s, " to be [", batch, ", ", v.size(1), ", ", v.size(2), ", ", width, "] like v and q; found ",
+             band.k.defined() ? band.k.sizes() : at::IntArrayRef{});
+    check_rows(keys[s].at, batch, v.size(2), "keys.at", true);
+    check_rows(keys[s].document, batch, v.size(2), "keys.document", false);
+    check_rows(keys[s].from, batch, length, "keys.from", false);
+    check_rows(keys[s].until, batch, length, "keys.until", false);
+  }
+  if (!plan.score.empty())
+    expect(q_raw.defined() && q_raw.dim() == 4 && q_raw.size(0) == batch && q_raw.size(1) == heads &&
+               q_raw.size(2) == length,
+           "q_raw [", batch, ", ", heads, ", ", length, ", d] for the score steps; found ",
+           q_raw.defined() ? q_raw.sizes() : at::IntArrayRef{});
+}
+
+Tensor like_scores(const Tensor& q) { return q.detach().to(score_type(q)); }
+
+/// The part of a step's table that covers [nearest, farthest]; undefined when the step has none, or one that learns.
+Tensor table_of(ScoreStep& step, const Tensor& like, int64_t nearest, int64_t farthest) {
+  const auto made = step.by_distance(like, nearest, farthest);
+  if (!made || !made->table.defined() || made->table.requires_grad()) return {};
+  const Tensor& table = made->table;
+  const int64_t skip = nearest - made->lowest, wanted = farthest - nearest + 1;
+  expect(table.dim() == 2 && skip >= 0 && skip + wanted <= table.size(1), "a table of distances ", nearest, " to ",
+         farthest, " from the score step; found ", table.sizes(), " from distance ", made->lowest);
+  return table.narrow(1, skip, wanted).to(like.scalar_type());
+}
+
+/// Reasons that the tensors and the plan alone give, score steps aside.
+std::vector<std::string> plain_reasons(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
+                                       const AttendPlan& plan) {
+  std::vector<std::string> why;
+  if (plan.plain) why.push_back("the plain path was asked for");
+  if (queries.size() != 1) {
+    why.push_back(text(queries.size(), " bands of distance need other scores in each (the fused path takes one)"));
+  }
+  if (plan.dropout > 0) why.push_back("dropout of attention weights");
+  if (plan.pattern && !plan.pattern->interval()) {
+    why.push_back("the pattern " + plan.pattern->text() + " is not one interval of distances");
+  }
+  const Tensor& q = queries.at(0).q;
+  if (!q.is_cpu()) why.push_back(text("tensors are on ", q.device(), " (the fused path is for the CPU)"));
+  const auto type = q.scalar_type();
+  if (type != at::kFloat && type != at::kDouble && type != at::kBFloat16) {
+    why.push_back(text("numbers are ", type, " (fused: Float, Double, BFloat16)"));
+  }
+  for (const Keys& key : keys)
+    if (key.v.defined() && key.v.size(3) != q.size(3)) {
+      why.push_back(text("values are ", key.v.size(3), " wide and keys ", q.size(3)));
+      break;
+    }
+  return why;
+}
+
+constexpr const char* kNoTable = "a score step gives no constant table by distance";
+
+}  // namespace
+
+at::ScalarType score_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+
+Tensor grouped(const Tensor& x, int64_t groups) {
+  return x.contiguous().view({x.size(0), groups, x.size(1) / groups * x.size(2), x.size(3)});
+}
+
+std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
+                                       const AttendPlan& plan) {
+  auto why = plain_reasons(queries, keys, plan);
+  for (ScoreStep* step : plan.score)
+    if (!table_of(*step, like_scores(queries[0].q), 0, 0).defined()) {
+      why.push_back(kNoTable);
+      break;
+    }
+  return why;
+}
+
+Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Tensor& q_at, const Tensor& q_document,
+            const std::vector<Keys>& keys, const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan) {
+  check(queries, q_raw, q_at, q_document, keys, key_bands, plan);
+  const Tensor& q = queries[0].q;
+  auto call = std::make_shared<AttendCall>();
+  call->batch = q.size(0), call->heads = q.size(1), call->length = q.size(2), call->width = q.size(3);
+  call->groups = keys[0].v.size(1), call->value_width = keys[0].v.size(3);
+  call->pattern = plan.pattern;
+  call->q_at = q_at, call->q_document = q_document;
+  for (const Keys& key : keys) call->keys.push_back({{}, {}, key.at, key.document, key.from, key.until});
+  for (const QueryBand& band : queries)
+    call->bands.push_back({band.scale != 0 ? band.scale : 1 / std::sqrt(static_cast<double>(call->width)), band.nearest,
+                           band.farthest == INT64_MAX ? INT64_MAX : band.farthest - 1});
+  call->query_tile = plan.query_tile;
+
+  std::vector<Tensor> inputs;
+  for (const QueryBand& band : queries) inputs.push_back(band.q);
+  for (size_t s = 0; s < keys.size(); ++s) {
+    inputs.push_back(keys[s].v);
+    for (const KeyBand& band : key_bands[s]) inputs.push_back(band.k);
+  }
+
+  if (plain_reasons(queries, keys, plan).empty()) {
+    call->nearest = std::max(plan.pattern->nearest(), call->bands[0].nearest);
+    call->farthest = std::min(plan.pattern->farthest(), call->bands[0].farthest);
+    const int64_t reach = call->nearest == INT64_MIN || call->farthest == INT64_MAX
+                              ? INT64_MAX
+                              : call->farthest - std::max<int64_t>(call->nearest, -(int64_t{1} << 40));
+    if (call->length >= 8 * plan.query_tile && reach >= 8 * plan.query_tile) call->query_tile *= 2;
+    call->layout = Layout(*plan.pattern, q_at, q_document, keys, call->query_tile, kPieceKeys);
+    const Meeting all = call->layout.all();
+    bool tables = true;
+    if (all.any && !plan.score.empty()) {
+      call->lowest = all.nearest;
+      const Tensor like = like_scores(q);
+      for (ScoreStep* step : plan.score) {
+        const Tensor table = table_of(*step, like, all.nearest, all.farthest);
+        tables = tables && table.defined();
+        if (!tables) break;
+        call->table = call->table.defined() ? call->table + table : table;
+      }
+      if (tables) call->table = call->table.contiguous();
+    }
+    if (tables) {
+      make_pieces(*call);
+      return attend_fused(call, inputs);
+    }
+    call->table = Tensor();
+  }
+
+  call->score = plan.score;
+  call->dropout = plan.dropout, call->seed = plan.seed;
+  call->query_tile = plan.query_tile;
+  // Few queries: as many scores a tile with more keys, so that a step over a cache is one tile.
+  call->key_tile = plan.key_tile * std::max<int64_t>(1, plan.query_tile / std::max<int64_t>(1, call->length));
+  call->layout = Layout(*plan.pattern, q_at, q_document, keys, call->query_tile, call->key_tile);
+  const Meeting all = call->layout.all();
+  if (!plan.score.empty()) inputs.push_back(q_raw);
+  for (ScoreStep* step : plan.score) {
+    const auto made = all.any ? step->prepare(like_scores(q_raw), all.nearest, all.farthest) : std::vector<Tensor>{};
+    call->prepared.push_back(made.size());
+    inputs.insert(inputs.end(), made.begin(), made.end());
+  }
+  return attend_tiled(call, inputs);
+}
+
+}  // namespace kinfolk

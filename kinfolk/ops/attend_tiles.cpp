@@ -1,0 +1,115 @@
+#include "kinfolk/ops/attend_tiles.h"
+
+#include "kinfolk/core/errors.h"
+
+namespace kinfolk {
+namespace {
+
+Tensor within(const Tensor& distance, int64_t nearest, int64_t farthest) {
+  return distance.ge(nearest).logical_and_(distance.le(farthest));
+}
+
+}  // namespace
+
+std::vector<TileAt> Tiles::of_block(int64_t block) const {
+  std::vector<TileAt> out;
+  int64_t index = block;
+  const int64_t row = block * call_.query_tile, rows = std::min(call_.query_tile, call_.length - row);
+  for (size_t set = 0; set < call_.keys.size(); ++set)
+    for (int64_t b = 0; b < call_.layout.key_blocks(set); ++b, index += call_.layout.query_blocks()) {
+      const Meeting meeting = call_.layout.meet(block, set, b);
+      const int64_t column = b * call_.key_tile;
+      if (meeting.any && !bands_of(meeting).empty()) {
+        out.push_back(
+            {row, rows, set, column, std::min(call_.key_tile, call_.layout.set(set).length - column), index, meeting});
+      }
+    }
+  return out;
+}
+
+Tiles::Scores Tiles::scores(const TileAt& t, const std::vector<Tensor>& q) const {
+  Scores out;
+  const auto bands = bands_of(t.meeting);
+  const bool one = bands.size() == 1 && call_.bands[bands[0]].nearest <= t.meeting.nearest &&
+                   call_.bands[bands[0]].farthest >= t.meeting.farthest;
+  const Keys& keys = call_.keys[t.set];
+  const Tensor i = lanes(call_.q_at).narrow(1, t.row, t.rows).unsqueeze(1).unsqueeze(3);
+  const Tensor j = lanes(keys.at).narrow(1, t.column, t.columns).unsqueeze(1).unsqueeze(2);
+  if (!one || !call_.score.empty() || (t.meeting.pattern && call_.pattern->interval())) out.distance = i - j;
+  see(out, t, i, j);
+  Tensor covered;
+  for (const size_t band : bands) {
+    const Tensor k = columns(inputs_[places_.k(t.set, band)], t);
+    const Tensor product = at::matmul(q[band], k.transpose(2, 3))
+                               .mul_(call_.bands[band].scale)
+                               .view({call_.batch, call_.heads, t.rows, t.columns});
+    if (one) {
+      out.raw = product;
+      out.bands.emplace_back(band, Tensor());
+      break;
+    }
+    const Tensor inside = within(out.distance, call_.bands[band].nearest, call_.bands[band].farthest);
+    out.raw = out.raw.defined() ? at::where(inside, product, out.raw) : product.masked_fill(inside.logical_not(), 0);
+    covered = covered.defined() ? covered.logical_or(inside) : inside;
+    out.bands.emplace_back(band, inside);
+  }
+  if (covered.defined()) out.visible = out.visible.defined() ? out.visible.logical_and(covered) : covered;
+  return out;
+}
+
+Tensor Tiles::steps(Tensor scores, const Tensor& q_raw, const Tensor& distance, const TileAt& t,
+                    const std::vector<Tensor>& prepared) const {
+  if (call_.score.empty()) return scores;
+  const Tensor near = distance.clamp(t.meeting.nearest, t.meeting.farthest);
+  size_t first = 0;
+  for (size_t s = 0; s < call_.score.size(); ++s) {
+    const std::vector<Tensor> own(prepared.begin() + static_cast<int64_t>(first),
+                                  prepared.begin() + static_cast<int64_t>(first + call_.prepared[s]));
+    first += call_.prepared[s];
+    const Tensor changed = call_.score[s]->apply({scores, q_raw, near, t.meeting.nearest, t.meeting.farthest}, own);
+    if (!changed.defined() || changed.sizes() != scores.sizes()) {
+      fail("[attend] expected a score step to return scores ", scores.sizes(), "; found ",
+           changed.defined() ? changed.sizes() : at::IntArrayRef{});
+    }
+    scores = changed;
+  }
+  return scores;
+}
+
+Tensor Tiles::kept(const TileAt& t, const Tensor& like) const {
+  if (call_.dropout == 0) return {};
+  auto generator = at::globalContext().defaultGenerator(like.device()).clone();
+  uint64_t mixed = call_.seed + 0x9E3779B97F4A7C15ull * static_cast<uint64_t>(t.index + 1);  // splitmix64
+  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9ull;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBull;
+  generator.set_current_seed(mixed ^ (mixed >> 31));
+  return at::empty_like(like).bernoulli_(1 - call_.dropout, generator).div_(1 - call_.dropout);
+}
+
+std::vector<size_t> Tiles::bands_of(const Meeting& meeting) const {
+  std::vector<size_t> out;
+  for (size_t b = 0; b < call_.bands.size(); ++b)
+    if (call_.bands[b].nearest <= meeting.farthest && call_.bands[b].farthest >= meeting.nearest) out.push_back(b);
+  return out;
+}
+
+void Tiles::see(Scores& out, const TileAt& t, const Tensor& i, const Tensor& j) const {
+  const auto add = [&](const Tensor& mask) {
+    out.visible = out.visible.defined() ? out.visible.logical_and(mask) : mask;
+  };
+  const Keys& keys = call_.keys[t.set];
+  const auto row = [&](const Tensor& x) { return lanes(x).narrow(1, t.row, t.rows).unsqueeze(1).unsqueeze(3); };
+  const auto column = [&](const Tensor& x) {
+    return lanes(x).narrow(1, t.column, t.columns).unsqueeze(1).unsqueeze(2);
+  };
+  if (t.meeting.pattern) {
+    add(call_.pattern->interval() ? within(out.distance, call_.pattern->nearest(), call_.pattern->farthest())
+                                  : call_.pattern->sees(i, j));
+  }
+  if (t.meeting.validity) add(i.ge(0).logical_and(j.ge(0)));
+  if (t.meeting.document) add(row(call_.q_document).eq(column(keys.document)));
+  if (t.meeting.limits && keys.from.defined()) add(j.ge(row(keys.from)));
+  if (t.meeting.limits && keys.until.defined()) add(j.lt(row(keys.until)));
+}
+
+}  // namespace kinfolk
