@@ -88,6 +88,13 @@ struct Loop : torch::autograd::Function<Loop> {
   }
 };
 
+// oneDNN's LSTM, three times faster over a sequence, knows neither gaps nor borders.
+bool has_fused(const LstmLoop& run, at::ScalarType type) {
+  return type == at::kFloat && run.x.is_cpu() && run.x.size(1) >= 16 && run.x.size(0) > 0 &&
+         !run.lanes.valid.defined() && !run.lanes.first.defined() && at::globalContext().hasMKLDNN() &&
+         at::globalContext().userEnabledMkldnn();
+}
+
 }  // namespace
 
 LstmLooped lstm_loop(const LstmLoop& run) {
@@ -103,6 +110,13 @@ LstmLooped lstm_loop(const LstmLoop& run) {
   };
   const Tensor hidden = start(run.hidden), cell = start(run.cell);
   if (L == 0) return {run.x.new_zeros({B, 0, N}), hidden, cell};
+  if (has_fused(run, type)) {
+    const auto [out, h, c] =
+        at::lstm(run.x.to(type), {hidden.unsqueeze(0), cell.unsqueeze(0)},
+                 {run.weight_ih.to(type), run.weight_hh.to(type), run.bias_ih.to(type), run.bias_hh.to(type)}, true, 1,
+                 0.0, at::GradMode::is_enabled(), false, true);
+    return {out.to(run.x.scalar_type()), h.squeeze(0), c.squeeze(0)};
+  }
   Marks marks;
   Tensor x = run.x.transpose(0, 1).to(type);  // [L, B, I]
   if (run.lanes.valid.defined()) {

@@ -20,7 +20,7 @@ struct LstmLooped {
   Tensor hidden, cell;  ///< [B, N] after the last token, in float32 or wider
 };
 
-/// Differentiable once in everything.
+/// Differentiable once in everything. In float32 on a CPU, 16 tokens and more without gaps or borders run in oneDNN.
 LstmLooped lstm_loop(const LstmLoop& run);
 
 }  // namespace kinfolk

@@ -47,6 +47,8 @@ Tensor Lstm::forward(const Tensor& x, Pass& pass, State* state) {
   return out_ ? out_->forward(done.out) : done.out;  // [B, L, D]; rows of invalid tokens are 0
 }
 
-std::string Lstm::explain() const { return "lstm_loop: inputs in one product, then token by token (torch operators)"; }
+std::string Lstm::explain() const {
+  return "lstm_loop: oneDNN over whole float32 sequences, token by token where there are gaps, documents or few tokens";
+}
 
 }  // namespace kinfolk
