@@ -1,5 +1,6 @@
 #include "kinfolk/nn/recompute.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 namespace kinfolk {
@@ -8,8 +9,33 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+struct Types {
+  bool on = at::autocast::is_autocast_enabled(at::kCPU);
+  at::ScalarType type = at::autocast::get_autocast_dtype(at::kCPU);
+};
+
+/// Computes in the given types while it lives: backward runs outside the caller's autocast.
+class InTypes {
+ public:
+  explicit InTypes(const Types& types) { set(types); }
+  ~InTypes() {
+    at::autocast::clear_cache();
+    set(before_);
+  }
+  InTypes(const InTypes&) = delete;
+  InTypes& operator=(const InTypes&) = delete;
+
+ private:
+  static void set(const Types& types) {
+    at::autocast::set_autocast_enabled(at::kCPU, types.on);
+    at::autocast::set_autocast_dtype(at::kCPU, types.type);
+  }
+  const Types before_;
+};
+
 struct Kept : torch::CustomClassHolder {
   Rerun f;
+  Types types;  // of the forward call
   variable_list inputs, parameters;
 };
 
@@ -29,7 +55,10 @@ struct Recompute : torch::autograd::Function<Recompute> {
     const at::AutoGradMode graph(true);
     variable_list inputs;
     for (const Tensor& input : kept->inputs) inputs.push_back(input.detach().set_requires_grad(input.requires_grad()));
-    const variable_list outputs = kept->f(inputs, true);
+    const variable_list outputs = [&] {
+      const InTypes types(kept->types);
+      return kept->f(inputs, true);
+    }();
 
     variable_list roots, root_gradients, wanted;
     for (size_t i = 0; i < outputs.size(); ++i)
