@@ -1,0 +1,156 @@
+// From a config.json of transformers to a recipe, a size, and where each of its tensors goes. For tests only.
+#pragma once
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kinfolk/core/errors.h"
+#include "kinfolk/nn/model.h"
+
+namespace kinfolk::hf {
+
+/// One of their tensors: the rows of these parameters of ours, one after another.
+struct Where {
+  std::vector<std::string> ours;
+  bool transposed = false;  ///< theirs is [in, out]
+};
+
+struct Imported {
+  std::string why_not;  ///< empty: the recipe stands for the model
+  std::string recipe;
+  Size size;
+  std::map<std::string, Where> names;
+  std::set<std::string> unused;  ///< tables that ours computes
+};
+
+/// A norm or a linear map: weight and bias of the same names.
+inline void map_pair(Imported& to, const std::string& theirs, const std::string& ours, bool transposed = false) {
+  to.names[theirs + ".weight"] = {{ours + ".weight"}, transposed};
+  to.names[theirs + ".bias"] = {{ours + ".bias"}};
+}
+
+inline Imported import_gpt2(const nlohmann::json& config) {
+  Imported to;
+  const int64_t width = config.at("n_embd"), heads = config.at("n_head");
+  to.size.depth = config.at("n_layer"), to.size.width = width, to.size.heads = heads;
+  to.size.feed = config.at("n_inner").is_null() ? 4 * width : config.at("n_inner").get<int64_t>();
+  to.size.vocabulary = config.at("vocab_size"), to.size.context = config.at("n_positions");
+  const std::string activation = config.at("activation_function");
+  if (activation != "gelu_new" && activation != "relu") to.why_not = "activation " + activation;
+  to.recipe = "input = { kind = \"tokens\", position = \"learned\" }\n";
+  for (int64_t i = 0; i < to.size.depth; ++i) {
+    double scale = 1 / std::sqrt(static_cast<double>(width / heads));
+    if (config.at("scale_attn_by_inverse_layer_idx").get<bool>()) scale /= static_cast<double>(i + 1);
+    to.recipe += text(
+        "[[layers]]\n[[layers.branches]]\nkind = \"attention\"\nbias = true\nscale = ", write_toml_value(Value(scale)),
+        "\n[[layers.branches]]\nkind = \"mlp\"\nactivation = \"", activation == "relu" ? "relu" : "gelu_tanh", "\"\n");
+    const std::string theirs = text("transformer.h.", i, "."), ours = text("layers.", i, ".");
+    const std::string attention = ours + "branches.0.";
+    map_pair(to, theirs + "ln_1", ours + "before.0");
+    map_pair(to, theirs + "ln_2", ours + "before.1");
+    to.names[theirs + "attn.c_attn.weight"] = {{attention + "q.weight", attention + "k.weight", attention + "v.weight"},
+                                               true};
+    to.names[theirs + "attn.c_attn.bias"] = {{attention + "q.bias", attention + "k.bias", attention + "v.bias"}};
+    map_pair(to, theirs + "attn.c_proj", attention + "out", true);
+    map_pair(to, theirs + "mlp.c_fc", ours + "branches.1.in", true);
+    map_pair(to, theirs + "mlp.c_proj", ours + "branches.1.out", true);
+  }
+  map_pair(to, "transformer.ln_f", "norm");
+  to.names["transformer.wte.weight"] = {{"input.table"}};
+  to.names["transformer.wpe.weight"] = {{"input.position.table"}};
+  return to;
+}
+
+inline Imported import_llama(const nlohmann::json& config) {
+  Imported to;
+  to.size.depth = config.at("num_hidden_layers"), to.size.width = config.at("hidden_size");
+  to.size.heads = config.at("num_attention_heads"), to.size.vocabulary = config.at("vocab_size");
+  to.size.context = config.at("max_position_embeddings");
+  to.size.feed = 3 * config.at("intermediate_size").get<int64_t>();  // glu takes 2/3 of ratio * feed
+  if (!config.at("rope_scaling").is_null()) to.why_not = "rope_scaling " + config.at("rope_scaling").dump();
+  if (config.at("hidden_act") != "silu") to.why_not = "hidden_act " + config.at("hidden_act").dump();
+  if (config.at("rms_norm_eps").get<double>() != 1e-5) to.why_not = "rms_norm_eps other than 1e-5";
+  if (config.at("attention_bias").get<bool>() || config.at("mlp_bias").get<bool>()) to.why_not = "biases";
+  const bool tied = config.at("tie_word_embeddings");
+  to.recipe = text("head = { kind = \"lm\", tied = ", tied ? "true" : "false", ", norm_kind = \"rms\" }\n",
+                   "[[layers]]\nrepeat = \"all\"\nnorm_kind = \"rms\"\n[[layers.branches]]\nkind = \"attention\"\n",
+                   "groups = ", config.at("num_key_value_heads").get<int64_t>(),
+                   "\nhead_width = ", config.at("head_dim").get<int64_t>(),
+                   "\nqk = [{ kind = \"rope\", base = ", write_toml_value(Value(config.at("rope_theta").get<double>())),
+                   " }]\n[[layers.branches]]\nkind = \"glu\"\nratio = 0.5\n");
+  for (int64_t i = 0; i < to.size.depth; ++i) {
+    const std::string theirs = text("model.layers.", i, "."), ours = text("layers.", i, ".");
+    to.names[theirs + "input_layernorm.weight"] = {{ours + "before.0.weight"}};
+    to.names[theirs + "post_attention_layernorm.weight"] = {{ours + "before.1.weight"}};
+    for (const char* which : {"q", "k", "v"}) {
+      to.names[theirs + "self_attn." + which + "_proj.weight"] = {{ours + "branches.0." + which + ".weight"}};
+    }
+    to.names[theirs + "self_attn.o_proj.weight"] = {{ours + "branches.0.out.weight"}};
+    to.names[theirs + "mlp.gate_proj.weight"] = {{ours + "branches.1.gate.weight"}};
+    to.names[theirs + "mlp.up_proj.weight"] = {{ours + "branches.1.in.weight"}};
+    to.names[theirs + "mlp.down_proj.weight"] = {{ours + "branches.1.out.weight"}};
+  }
+  to.names["model.norm.weight"] = {{"norm.weight"}};
+  to.names["model.embed_tokens.weight"] = {{"input.table"}};
+  to.names["lm_head.weight"] = {{"head.weight"}};
+  return to;
+}
+
+/// The segments of the case are those of its run: 8 tokens.
+inline Imported import_transfo_xl(const nlohmann::json& config, int64_t segment) {
+  Imported to;
+  to.size.depth = config.at("n_layer"), to.size.width = config.at("d_model"), to.size.heads = config.at("n_head");
+  to.size.feed = config.at("d_inner"), to.size.vocabulary = config.at("vocab_size");
+  if (!config.at("cutoffs").empty() || config.at("div_val") != 1) to.why_not = "an adaptive softmax with clusters";
+  if (config.at("attn_type") != 0) to.why_not = "attn_type other than 0";
+  if (!config.at("untie_r").get<bool>()) to.why_not = "u and v shared by the layers";
+  if (config.at("same_length").get<bool>()) to.why_not = "same_length";
+  const bool before = config.at("pre_lnorm");
+  to.recipe = text("input = { kind = \"tokens\", scale = true }\n",
+                   "head = { kind = \"lm\", bias = true, norm = \"none\" }\n[[layers]]\nrepeat = \"all\"\nnorm = \"",
+                   before ? "before" : "after",
+                   "\"\n[[layers.branches]]\nkind = \"attention\"\nhead_width = ", config.at("d_head").get<int64_t>(),
+                   "\nqk = [\"xl_bias\"]\nscore = [{ kind = \"xl\", clamp = ",
+                   std::max<int64_t>(0, config.at("clamp_len").get<int64_t>()),
+                   " }]\nmemory = { kind = \"segment\", start = \"zeros\", segment = ", segment,
+                   ", memory = ", config.at("mem_len").get<int64_t>(),
+                   " }\n[[layers.branches]]\nkind = \"mlp\"\nactivation = \"relu\"\n");
+  const std::string norm = before ? "before." : "after.";
+  for (int64_t i = 0; i < to.size.depth; ++i) {
+    const std::string theirs = text("transformer.layers.", i, "."), ours = text("layers.", i, ".");
+    const std::string attention = ours + "branches.0.", their_attention = theirs + "dec_attn.";
+    to.names[their_attention + "qkv_net.weight"] = {
+        {attention + "q.weight", attention + "k.weight", attention + "v.weight"}};
+    to.names[their_attention + "o_net.weight"] = {{attention + "out.weight"}};
+    to.names[their_attention + "r_net.weight"] = {{attention + "score.0.r.weight"}};
+    to.names[their_attention + "r_w_bias"] = {{attention + "qk.0.u"}};
+    to.names[their_attention + "r_r_bias"] = {{attention + "score.0.v"}};
+    map_pair(to, their_attention + "layer_norm", ours + norm + "0");
+    map_pair(to, theirs + "pos_ff.CoreNet.0", ours + "branches.1.in");
+    map_pair(to, theirs + "pos_ff.CoreNet.3", ours + "branches.1.out");
+    map_pair(to, theirs + "pos_ff.layer_norm", ours + norm + "1");
+  }
+  to.names["transformer.word_emb.emb_layers.0.weight"] = {{"input.table"}};
+  to.names["crit.out_layers.0.bias"] = {{"head.bias"}};
+  to.unused = {"transformer.pos_emb.inv_freq"};
+  return to;
+}
+
+inline Imported import_config(const nlohmann::json& config, int64_t segment) {
+  const std::string type = config.at("model_type");
+  if (type == "gpt2") return import_gpt2(config);
+  if (type == "llama") return import_llama(config);
+  if (type == "transfo-xl") return import_transfo_xl(config, segment);
+  Imported to;
+  to.why_not = "no recipe for " + type;
+  return to;
+}
+
+/// The inputs that the segment memory of a layer's attention holds, [B, C, D]: the state's own tensor.
+inline Tensor remembered(const State& state, int64_t layer) {
+  return state.parts.at("layer." + std::to_string(layer)).parts.at("branch.0").tensors.at("x");
+}
+
+}  // namespace kinfolk::hf
