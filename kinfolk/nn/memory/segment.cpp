@@ -72,13 +72,13 @@ Read Segment::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* stat
   auto& kept = state->tensors;
 
   const Tensor position = valid_positions(pass);
-  const Tensor x = at::cat({kept.at(kInputs), fresh.x}, 1);  // [B, C + L, D]
+  const Tensor x = at::cat({kept.at(kInputs).to(fresh.x.scalar_type()), fresh.x}, 1);  // [B, C + L, D]
   Keys all;
   all.at = at::cat({kept.at(kAt), at::where(position.lt(0), position, position + shift)}, 1);  // [B, C + L]
   all.document = at::cat({kept.at(kDocument), documents(pass)}, 1);
   if (state != &whole) {
     const Newest newest(all.at, capacity_, pass.valid.defined() && !pass.valid.all().item<bool>());
-    kept[kInputs] = newest.keep(x, 1);
+    kept[kInputs] = newest.keep(x, 1).to(kept.at(kInputs).scalar_type());
     kept[kAt] = newest.keep(all.at, 1);
     kept[kDocument] = newest.keep(all.document, 1);
   }
@@ -101,7 +101,10 @@ Read Segment::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* stat
     return keys;
   };
   const Tensor seen = all.at.ge(all.from.amin(1, true).clamp_min(0));  // by some query of the lane, or newer
-  if (!at::GradMode::is_enabled()) return look({with_fresh(filled_columns(seen.narrow(1, 0, capacity_)).first)});
+  // Not in training, where recomputation must drop the same weights with a graph and without.
+  if (!at::GradMode::is_enabled() && !is_training()) {
+    return look({with_fresh(filled_columns(seen.narrow(1, 0, capacity_)).first)});
+  }
 
   const Tensor own = seen.logical_and(all.at.ge(begin.amin(1, true)));
   Keys live = with_fresh(filled_columns(own.narrow(1, 0, capacity_)).first);
