@@ -92,8 +92,11 @@ Tensor Universal::run(Tensor x, const std::vector<std::shared_ptr<Layer>>& layer
     if (pass.trace) (*pass.trace)["updates"] = at::full({x.size(0), x.size(1)}, steps_, x.options().dtype(at::kLong));
     return h;
   }
-  if (pass.trace) (*pass.trace)["updates"] = act->updates();
-  Tensor ponder = act->ponder();  // [B, L]
+  const Tensor ponder = act->ponder();  // [B, L]
+  if (pass.trace) {
+    (*pass.trace)["updates"] = act->updates();
+    (*pass.trace)["ponder"] = ponder;
+  }
   if (pass.valid.defined()) {
     const Tensor count = pass.valid.sum().clamp_min(1).to(ponder.scalar_type());
     add_loss(pass, "ponder", ponder.masked_fill(pass.valid.logical_not(), 0).sum() / count);
