@@ -1,6 +1,10 @@
 #include "kinfolk/ops/scan_delta.h"
 
+#include <c10/core/CPUAllocator.h>
+
 #include "kinfolk/core/errors.h"
+#include "kinfolk/core/parallel.h"
+#include "kinfolk/kernels/scan_delta.h"
 
 namespace kinfolk {
 namespace {
@@ -98,6 +102,69 @@ struct DeltaChunks : torch::autograd::Function<DeltaChunks> {
   }
 };
 
+kernels::DeltaSizes sizes_of(const Tensor& k, const Tensor& v) { return {k.size(1), k.size(2), k.size(3), v.size(3)}; }
+
+/// Runs `each(head, scratch)` over the heads on torch's threads. The scratch is aligned to 64 bytes by its allocator.
+template <class Each>
+void over_heads(int64_t heads, const kernels::DeltaSizes& sizes, Each&& each) {
+  parallel_for(0, heads, 1, [&](int64_t from, int64_t until) {
+    const c10::DataPtr scratch =
+        c10::GetCPUAllocator()->allocate(static_cast<size_t>(kernels::scan_delta_scratch(sizes)) * sizeof(float));
+    for (int64_t head = from; head < until; head++) each(head, static_cast<float*>(scratch.get()));
+  });
+}
+
+/// The same as DeltaChunks without borders, in the kernel.
+struct FusedDelta : torch::autograd::Function<FusedDelta> {
+  static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& beta, const Tensor& initial) {
+    const kernels::DeltaSizes z = sizes_of(k, v);
+    const int64_t tokens = z.chunks * z.size, square = z.keys * z.values;
+    Tensor state = initial.clone(at::MemoryFormat::Contiguous);
+    Tensor out = at::empty_like(v), u = at::empty_like(v);
+    Tensor states = at::empty({v.size(0), z.chunks, z.keys, z.values}, v.options());
+    const float *pq = q.const_data_ptr<float>(), *pk = k.const_data_ptr<float>(), *pv = v.const_data_ptr<float>(),
+                *pb = beta.const_data_ptr<float>();
+    float *ps = state.data_ptr<float>(), *po = out.data_ptr<float>(), *pu = u.data_ptr<float>(),
+          *pa = states.data_ptr<float>();
+    over_heads(v.size(0), z, [&](int64_t h, float* scratch) {
+      kernels::scan_delta_forward(
+          z,
+          {pq + h * tokens * z.keys, pk + h * tokens * z.keys, pv + h * tokens * z.values, pb + h * tokens,
+           ps + h * square, po + h * tokens * z.values, pu + h * tokens * z.values, pa + h * z.chunks * square},
+          scratch);
+    });
+    ctx->save_for_backward({q, k, v, beta, u, states});
+    return {out, state};
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    if (at::GradMode::is_enabled()) fail("[scan_delta] expected one derivative; found a request for the second");
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &u = saved[4], &states = saved[5];
+    const kernels::DeltaSizes z = sizes_of(k, v);
+    const int64_t tokens = z.chunks * z.size, square = z.keys * z.values;
+    const Tensor go = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(v);
+    Tensor gs = grads[1].defined() ? grads[1].clone(at::MemoryFormat::Contiguous)
+                                   : at::zeros({v.size(0), z.keys, z.values}, v.options());
+    Tensor gq = at::empty_like(q), gk = at::empty_like(k), gv = at::empty_like(v), gb = at::empty_like(beta);
+    const float *pq = q.const_data_ptr<float>(), *pk = k.const_data_ptr<float>(), *pv = v.const_data_ptr<float>(),
+                *pb = beta.const_data_ptr<float>(), *pu = u.const_data_ptr<float>(),
+                *pa = states.const_data_ptr<float>(), *pg = go.const_data_ptr<float>();
+    float *ps = gs.data_ptr<float>(), *dq = gq.data_ptr<float>(), *dk = gk.data_ptr<float>(),
+          *dv = gv.data_ptr<float>(), *db = gb.data_ptr<float>();
+    over_heads(v.size(0), z, [&](int64_t h, float* scratch) {
+      const int64_t key = h * tokens * z.keys, value = h * tokens * z.values;
+      kernels::scan_delta_backward(
+          z,
+          {pq + key, pk + key, pv + value, pb + h * tokens, pu + value, pa + h * z.chunks * square, pg + value,
+           ps + h * square, dq + key, dk + key, dv + value, db + h * tokens},
+          scratch);
+    });
+    return {gq, gk, gv, gb, gs};
+  }
+};
+
 struct Ready {
   Tensor q, k, v, beta, state, border;
 };
@@ -121,6 +188,7 @@ Ready prepare(const DeltaScan& s) {
 }  // namespace
 
 Scanned scan_delta(const DeltaScan& scan, int64_t chunk) {
+  const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
   Ready r = prepare(scan);
   const int64_t B = r.q.size(0), H = r.q.size(1), L = r.q.size(2), K = r.q.size(3), V = r.v.size(3);
   if (L == 0) return {scan.v.new_zeros({B, H, 0, V}), r.state};
@@ -135,6 +203,14 @@ Scanned scan_delta(const DeltaScan& scan, int64_t chunk) {
     r.q = spread(r.q), r.k = spread(r.k), r.v = split(r.v), r.beta = split(r.beta);
     r.state = r.state.transpose(2, 3);
   }
+  if (!scan.plain && !r.border.defined() && r.q.is_cpu() && why_not_fused_delta(K, values, r.q.scalar_type()).empty()) {
+    if (chunk < 1) fail("[scan.chunk] expected at least 1; found ", chunk);
+    const int64_t size = std::min<int64_t>(64, (std::min(L, chunk) + 15) / 16 * 16);
+    const Chunks chunks = Chunks::exactly(L, size);
+    const variable_list done = FusedDelta::apply(chunks.cut(r.q), chunks.cut(r.k), chunks.cut(r.v), chunks.cut(r.beta),
+                                                 r.state.reshape({B * H, K, V}));
+    return {chunks.join(done[0], B).to(scan.v.scalar_type()), done[1].reshape({B, H, K, V})};
+  }
   const Chunks chunks(L, chunk);
   const ChunkBorders border = chunk_borders(r.border, chunks, heads, r.q.scalar_type());
   const variable_list done = DeltaChunks::apply(chunks.cut(r.q), chunks.cut(r.k), chunks.cut(r.v), chunks.cut(r.beta),
@@ -147,7 +223,16 @@ Scanned scan_delta(const DeltaScan& scan, int64_t chunk) {
   return {out.to(scan.v.scalar_type()), state.reshape({B, H, K, V})};
 }
 
+std::string why_not_fused_delta(int64_t keys, int64_t values, at::ScalarType type) {
+  if (type != at::kFloat) return "it is not float32";
+  if (!kernels::scan_delta_fits({1, 16, keys, values})) {
+    return text("head widths ", keys, " and ", values, " are not multiples of 16");
+  }
+  return "";
+}
+
 Scanned scan_delta_steps(const DeltaScan& scan) {
+  const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
   const Ready r = prepare(scan);
   const int64_t B = r.q.size(0), H = r.q.size(1), L = r.q.size(2), V = r.v.size(3);
   if (L == 0) return {scan.v.new_zeros({B, H, 0, V}), r.state};

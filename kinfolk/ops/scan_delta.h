@@ -1,5 +1,7 @@
 // scan_delta: the delta rule, which writes what the state does not say yet.
 #pragma once
+#include <string>
+
 #include "kinfolk/ops/scan_lanes.h"
 
 namespace kinfolk {
@@ -8,18 +10,23 @@ namespace kinfolk {
 /// With |k| = 1: beta = 0 keeps, 1 replaces, 2 reflects. Without unit keys |1 - beta |k|^2| may pass 1, and the state
 /// then grows without bound.
 struct DeltaScan {
-  Tensor q, k;   ///< [B, H, L, K]
-  Tensor v;      ///< [B, H, L, V]
-  Tensor beta;   ///< [B, H, L], or [B, H, L, V]: one for each value channel (V times the work)
+  Tensor q, k;        ///< [B, H, L, K]
+  Tensor v;           ///< [B, H, L, V]
+  Tensor beta;        ///< [B, H, L], or [B, H, L, V]: one for each value channel (V times the work)
   Tensor state = {};  ///< [B, H, K, V]; undefined: zeros
   double scale = 1.0;
   ScanLanes lanes = {};
+  bool plain = false;  ///< tests: never the fused path
 };
 
 /// All tokens at once in chunks of C by the WY form (Yang et al. 2024): M = strict_lower(diag(beta) K K^T),
 /// U = (I + M)^-1 diag(beta) (V - K S), O = Q S + lower(Q K^T) U, S <- S + K^T U. All but S runs batched over the
 /// chunks. Any `chunk` gives the same. Differentiable once in q, k, v, beta, state.
+/// Without borders, in float32 on a CPU and with K and V multiples of 16 it runs in kernels/scan_delta, in chunks of
+/// 16, 32, 48 or 64.
 Scanned scan_delta(const DeltaScan& scan, int64_t chunk);
+/// Why a scan without borders of these head widths would not run there; empty: it does.
+std::string why_not_fused_delta(int64_t keys, int64_t values, at::ScalarType type);
 /// The same token by token, as it is written above.
 Scanned scan_delta_steps(const DeltaScan& scan);
 

@@ -130,11 +130,11 @@ TEST(ScanDelta, ChunksAgreeWithStepsWithGapsAndBorders) {
 }
 
 TEST(ScanDelta, FloatAgreesWithDouble) {
-  for (int64_t d : {16, 32, 40, 64}) {
-    for (const bool lanes : {false, true}) {
-      DeltaScan s = random_scan(2, 2, 150, d, d, at::kFloat), wide = random_scan(2, 2, 150, d, d);
-      if (lanes) {
-        s.lanes.valid = wide.lanes.valid = at::rand({2, 150}) > 0.3;
+  for (int64_t d : {16, 32, 40, 64, 80}) {
+    for (const int marks : {0, 1, 2}) {
+      DeltaScan s = random_scan(2, 2, 150, d, 32, at::kFloat), wide = random_scan(2, 2, 150, d, 32);
+      if (marks > 0) s.lanes.valid = wide.lanes.valid = at::rand({2, 150}) > 0.3;
+      if (marks > 1) {
         s.lanes.first = wide.lanes.first = at::rand({2, 150}) > 0.97;
       }
       const Tensors a = reference::leaves(inputs_of(s)), b = reference::leaves(inputs_of(wide));
@@ -147,6 +147,29 @@ TEST(ScanDelta, FloatAgreesWithDouble) {
       for (size_t i = 0; i < da.size(); i++) reference::expect_near(da[i], db[i], 5e-5, text("gradient ", i, " d ", d));
     }
   }
+}
+
+// The kernel against the plain path, at every kind of chunk and at lengths that no chunk divides.
+TEST(ScanDelta, FusedAgreesWithPlain) {
+  ASSERT_EQ(why_not_fused_delta(32, 48, at::kFloat), "");
+  for (int64_t length : {1, 5, 15, 16, 17, 64, 100, 257}) {
+    for (int64_t chunk : {1, 16, 31, 48, 64, 1000}) {
+      DeltaScan s = random_scan(2, 3, length, 32, 48, at::kFloat);
+      s.lanes.valid = at::rand({2, length}) > 0.2;
+      expect_same(
+          s, [&](const DeltaScan& x) { return scan_delta(x, chunk); },
+          [](DeltaScan x) {
+            x.plain = true;
+            return scan_delta(x, 16);
+          },
+          2e-5, text("length ", length, " chunk ", chunk));
+    }
+  }
+}
+
+TEST(ScanDelta, SaysWhyItIsNotFused) {
+  EXPECT_NE(why_not_fused_delta(32, 32, at::kDouble).find("float32"), std::string::npos);
+  EXPECT_NE(why_not_fused_delta(24, 32, at::kFloat).find("24"), std::string::npos);
 }
 
 TEST(ScanDelta, EverySplitGivesTheSame) {
@@ -218,15 +241,18 @@ TEST(ScanDelta, FloatStaysCloseOverFourThousandSteps) {
 
 TEST(ScanDelta, ReflectionsOfOneKeyStayFinite) {
   // beta = 2 with one key over and over: (I + M)^-1 alternates in sign and must not be built from powers of M.
-  DeltaScan s = random_scan(1, 1, 1000, 4, 4, at::kFloat);
-  s.k = unit(at::ones_like(s.k));
-  s.beta = at::full_like(s.beta, 2.0);
-  s.v = s.v * 1e6;
-  const Tensors in = reference::leaves(inputs_of(s));
-  const Scanned got = scan_delta(with(s, in), 64), want = scan_delta_steps(s);
-  EXPECT_LE(((got.out - want.out).abs().max() / want.out.abs().max()).item<double>(), 1e-3);
-  for (const Tensor& g : reference::gradients({got.out}, {at::ones_like(got.out)}, in)) {
-    EXPECT_TRUE(g.isfinite().all().item<bool>());
+  for (const bool plain : {false, true}) {
+    DeltaScan s = random_scan(1, 1, 1000, 16, 16, at::kFloat);
+    s.plain = plain;
+    s.k = unit(at::ones_like(s.k));
+    s.beta = at::full_like(s.beta, 2.0);
+    s.v = s.v * 1e6;
+    const Tensors in = reference::leaves(inputs_of(s));
+    const Scanned got = scan_delta(with(s, in), 64), want = scan_delta_steps(s);
+    EXPECT_LE(((got.out - want.out).abs().max() / want.out.abs().max()).item<double>(), 1e-3);
+    for (const Tensor& g : reference::gradients({got.out}, {at::ones_like(got.out)}, in)) {
+      EXPECT_TRUE(g.isfinite().all().item<bool>());
+    }
   }
 }
 

@@ -23,6 +23,13 @@ Chunks::Chunks(int64_t length, int64_t chunk)
   if (chunk < 1) fail("[scan.chunk] expected at least 1; found ", chunk);
 }
 
+Chunks Chunks::exactly(int64_t length, int64_t size) {
+  Chunks chunks(std::max(length, size), size);
+  chunks.length = length;
+  chunks.count = (length + size - 1) / size;
+  return chunks;
+}
+
 Tensor Chunks::cut(const Tensor& t) const {
   const int64_t missing = count * size - length;
   std::vector<int64_t> shape{t.size(0) * t.size(1), count, size};

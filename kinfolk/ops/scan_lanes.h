@@ -16,7 +16,7 @@ struct ScanLanes {
 
 /// What a scan returns. `state` has the type it is computed in: float32, or double for double inputs.
 struct Scanned {
-  Tensor out;    ///< [B, H, L, V], in the type of v
+  Tensor out;         ///< [B, H, L, V], in the type of v
   Tensor state = {};  ///< [B, H, K, V] after the last token
 };
 
@@ -30,9 +30,10 @@ at::ScalarType scan_type(const Tensor& t);
 /// Chunks of C tokens: n = ceil(L / C), the tail filled with zeros.
 struct Chunks {
   int64_t length, size, count;
-  Chunks(int64_t length, int64_t chunk);
-  Tensor cut(const Tensor& t) const;                  ///< [B, H, L, ...] -> [B H, n, C, ...], contiguous
-  Tensor join(const Tensor& t, int64_t batch) const;  ///< [B H, n, C, ...] -> [B, H, L, ...]
+  Chunks(int64_t length, int64_t chunk);                ///< no longer than the sequence
+  static Chunks exactly(int64_t length, int64_t size);  ///< even if the sequence is shorter
+  Tensor cut(const Tensor& t) const;                    ///< [B, H, L, ...] -> [B H, n, C, ...], contiguous
+  Tensor join(const Tensor& t, int64_t batch) const;    ///< [B H, n, C, ...] -> [B, H, L, ...]
 };
 
 /// Borders inside chunks, as factors 0 or 1 of the scan's type; all undefined without borders.

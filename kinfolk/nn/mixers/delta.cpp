@@ -85,7 +85,10 @@ Tensor Delta::forward(const Tensor& given, Pass& pass, State* state) {
 }
 
 std::string Delta::explain() const {
-  return text("short_conv and scan_delta in WY form, torch operators, chunks of ", options_.chunk,
+  const std::string why =
+      why_not_fused_delta(width_, width_, norm_->weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  return text("short_conv and scan_delta in chunks of ", options_.chunk,
+              why.empty() ? ", fused but where documents meet" : ", torch operators, since " + why,
               "; step by step with a state");
 }
 
