@@ -37,14 +37,15 @@ Read Cache::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state)
   if (state) {
     if (state->tensors.empty()) *state = start(at.size(0), fresh.k.options());
     auto& kept = state->tensors;
-    keys.k = at::cat({kept.at(kKeys), keys.k}, 2);  // [B, G, C + L, d]
-    keys.v = at::cat({kept.at(kValues), keys.v}, 2);
+    const auto kind = kept.at(kKeys).scalar_type(), now = fresh.k.scalar_type();  // they differ under autocast
+    keys.k = at::cat({kept.at(kKeys).to(now), keys.k}, 2);                        // [B, G, C + L, d]
+    keys.v = at::cat({kept.at(kValues).to(now), keys.v}, 2);
     keys.at = at::cat({kept.at(kAt), keys.at}, 1);  // [B, C + L]
     keys.document = at::cat({kept.at(kDocument), keys.document}, 1);
     const Newest newest(keys.at, heads_.horizon < 0 ? -1 : std::max<int64_t>(heads_.horizon - 1, 0),
                         pass.valid.defined() && !pass.valid.all().item<bool>());
-    kept[kKeys] = newest.keep(keys.k, 2);
-    kept[kValues] = newest.keep(keys.v, 2);
+    kept[kKeys] = newest.keep(keys.k, 2).to(kind);
+    kept[kValues] = newest.keep(keys.v, 2).to(kind);
     kept[kAt] = newest.keep(keys.at, 1);
     kept[kDocument] = newest.keep(keys.document, 1);
   }

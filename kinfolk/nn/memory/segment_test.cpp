@@ -1,9 +1,9 @@
 #include "kinfolk/nn/memory/segment.h"
 
-#include "kinfolk/nn/mixers/attention_testing.h"
 #include "kinfolk/nn/norm.h"
 #include "kinfolk/nn/qk/xl_bias.h"
 #include "kinfolk/nn/score/xl.h"
+#include "tests/attention_testing.h"
 
 namespace kinfolk {
 namespace {

@@ -155,6 +155,7 @@ Tensor Attention::forward(const Tensor& x, Pass& pass, State* state) {
   if (state && !pattern_->causal()) {
     fail("[attention.pattern] expected a causal pattern where a state is carried; found ", pattern_->text());
   }
+  if (x.size(1) == 0) return x;
   if (!pass.position.defined()) fail("[attention] expected positions in the pass; found none");
   const Tensor at =
       pass.valid.defined() ? pass.position.masked_fill(pass.valid.logical_not(), -1) : pass.position;  // [B, L]

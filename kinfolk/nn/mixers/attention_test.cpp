@@ -1,6 +1,8 @@
 #include "kinfolk/nn/mixers/attention.h"
 
-#include "kinfolk/nn/mixers/attention_testing.h"
+#include <ATen/autocast_mode.h>
+
+#include "tests/attention_testing.h"
 
 namespace kinfolk {
 namespace {
@@ -221,6 +223,28 @@ TEST(Attention, Gradcheck) {
           << scheme << " " << p.key();
     }
   }
+}
+
+TEST(Attention, LowPrecisionModelsAndAutocastRun) {
+  for (const auto& [scheme, options] : kSchemes)
+    for (const auto& memory : kMemories) {
+      SCOPED_TRACE(scheme + ", " + memory);
+      const std::string all = options + "\nmemory = " + memory;
+      const Tensor x = normal({2, 13, 8}, 36);
+      const Tensor want = run(*make_attention(all, 8, 2), {x}, {13});
+      const auto half = make_attention(all, 8, 2, at::TensorOptions().dtype(at::kBFloat16));
+      EXPECT_LE(distance(run(*half, {x.to(at::kBFloat16)}, {4, 1, 8}).to(at::kDouble), want), 0.15);
+      const auto single = make_attention(all, 8, 2, at::TensorOptions().dtype(at::kFloat));
+      State state = single->start(2, at::TensorOptions().dtype(at::kFloat));
+      at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+      at::autocast::set_autocast_enabled(at::kCPU, true);
+      const Tensor got = run(*single, {x.to(at::kFloat)}, {4, 1, 8}, &state);
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+      at::autocast::clear_cache();
+      EXPECT_LE(distance(got.to(at::kDouble), want), 0.15);
+      for (const auto& [name, tensor] : state.tensors)
+        if (tensor.is_floating_point()) EXPECT_EQ(tensor.scalar_type(), at::kFloat) << name;
+    }
 }
 
 TEST(Attention, DropoutComesFromTheSeedAlone) {

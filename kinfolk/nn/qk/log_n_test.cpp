@@ -1,6 +1,6 @@
 #include "kinfolk/nn/qk/log_n.h"
 
-#include "kinfolk/nn/mixers/attention_testing.h"
+#include "tests/attention_testing.h"
 
 namespace kinfolk {
 namespace {

@@ -8,7 +8,7 @@ XlBias::XlBias(const Options&, const Context& context) {
 
 std::vector<QueryBand> XlBias::queries(const QueryBand& band, const Tensor&) {
   QueryBand out = band;
-  out.q = band.q + u.unsqueeze(1);  // [B, H, L, d]
+  out.q = band.q + u.unsqueeze(1).to(band.q.scalar_type());  // [B, H, L, d]
   return {out};
 }
 

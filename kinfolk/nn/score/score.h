@@ -8,7 +8,7 @@
 namespace kinfolk {
 
 struct Score : torch::nn::Module, ScoreStep {
-  using ScoreStep::apply;  // not torch::nn::Module::apply
+  using ScoreStep::apply;                         // not torch::nn::Module::apply
   virtual bool relative() const { return true; }  ///< a shift of all positions changes no score
 };
 

@@ -26,8 +26,9 @@ Tensor Xl::apply(const Tile& tile, const std::vector<Tensor>& prepared) {
   const int64_t lowest = prepared[2].item<int64_t>(), known = prepared[0].size(-1);
   const int64_t from = std::clamp<int64_t>(tile.nearest - lowest, 0, known - 1);
   const int64_t to = std::clamp<int64_t>(tile.farthest - lowest, from, known - 1);
-  const Tensor all = at::matmul((tile.q + prepared[1].unsqueeze(1)) * scale_,
-                                prepared[0].narrow(-1, from, to - from + 1));   // [B, H, Lq, distances of the tile]
+  const auto type = tile.scores.scalar_type();
+  const Tensor q = (tile.q.to(type) + prepared[1].to(type).unsqueeze(1)) * scale_;
+  const Tensor all = at::matmul(q, prepared[0].to(type).narrow(-1, from, to - from + 1));  // [B, H, Lq, distances]
   const Tensor column = (tile.distance - (lowest + from)).clamp(0, to - from);  // pairs out of sight go anywhere
   return tile.scores + all.gather(-1, column.expand(tile.scores.sizes()));      // [B, H, Lq, Lk]
 }

@@ -1,8 +1,8 @@
 #include "kinfolk/nn/score/xl.h"
 
-#include "kinfolk/nn/mixers/attention_testing.h"
 #include "kinfolk/nn/qk/xl_bias.h"
 #include "kinfolk/nn/tables.h"
+#include "tests/attention_testing.h"
 
 namespace kinfolk {
 namespace {
