@@ -48,6 +48,7 @@ DecayScanned finish(const DecayScan& s, const Tensor& out, const Tensor& state) 
 }  // namespace
 
 DecayScanned scan_decay(const DecayScan& scan, int64_t chunk) {
+  const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
   const Ready r = prepare(scan);
   const int64_t B = r.q.size(0), H = r.q.size(1), K = r.q.size(3), V = r.v.size(3);
   if (r.q.size(2) == 0) return finish(scan, r.q.new_zeros({B, H, 0, V}), r.state);
@@ -76,6 +77,7 @@ DecayScanned scan_decay(const DecayScan& scan, int64_t chunk) {
 }
 
 DecayScanned scan_decay_steps(const DecayScan& scan) {
+  const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
   const Ready r = prepare(scan);
   const int64_t B = r.q.size(0), H = r.q.size(1), V = r.v.size(3);
   if (r.q.size(2) == 0) return finish(scan, r.q.new_zeros({B, H, 0, V}), r.state);

@@ -123,19 +123,21 @@ TEST(Trainer, RecomputationChangesNothing) {
   }
 }
 
-TEST(Trainer, MixedPrecisionFollowsFloat32) {
-  const Folder folder("bf16");
-  for (const char* member : {"gpt", "transformer_xl", "deltanet", "lstm", "linear_attention"}) {
-    TrainSettings settings = small_settings(8);
-    const auto full = run(member, settings, folder / (std::string(member) + "32"));
-    settings.precision = "bf16";
-    const auto mixed = run(member, settings, folder / (std::string(member) + "16"));
-    EXPECT_NEAR(mixed.validations.back().bits, full.validations.back().bits, 0.05) << member;
-    EXPECT_NE(mixed.validations.back().bits, full.validations.back().bits) << member;
-    for (const auto& [name, weight] : mixed.model->weights()) EXPECT_EQ(weight.scalar_type(), at::kFloat) << name;
-    EXPECT_EQ(mixed.record.point.skipped, 0);
-  }
+class Mixed : public testing::TestWithParam<std::string> {};
+
+TEST_P(Mixed, PrecisionFollowsFloat32) {
+  const Folder folder("bf16_" + GetParam());
+  TrainSettings settings = small_settings(8);
+  const auto full = run(GetParam(), settings, folder / "full");
+  settings.precision = "bf16";
+  const auto mixed = run(GetParam(), settings, folder / "mixed");
+  EXPECT_NEAR(mixed.validations.back().bits, full.validations.back().bits, 0.05);
+  EXPECT_NE(mixed.validations.back().bits, full.validations.back().bits);
+  for (const auto& [name, weight] : mixed.model->weights()) EXPECT_EQ(weight.scalar_type(), at::kFloat) << name;
+  EXPECT_EQ(mixed.record.point.skipped, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Members, Mixed, testing::ValuesIn(recipe_names()));
 
 TEST(Trainer, BudgetsEndExactlyAndAreRecorded) {
   const Folder folder("budgets");
