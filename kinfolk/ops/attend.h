@@ -17,8 +17,9 @@ struct Pattern;  // pattern/pattern.h
 /// A normalised read and the log of its normaliser. Joining two is exact softmax over the union of their keys.
 struct Read {
   Tensor out;  ///< [B, H, L, d]
-  Tensor lse;  ///< [B, H, L]; -inf where a query saw nothing (out is 0 there)
+  Tensor lse;  ///< [B, H, L]; -inf where a query saw nothing (out is 0 there); float for half types
 };
+/// The read over the keys of both: exact, differentiable in out and lse of each side, also where one saw nothing.
 Read join(const Read& a, const Read& b);
 
 /// Queries or keys whose scaled dot product is the score while nearest <= i - j < farthest.
@@ -33,7 +34,7 @@ struct KeyBand {
 
 /// A set of keys: where each stands and, for each query, from where until where it may look.
 struct Keys {
-  Tensor k, v;      ///< [B, G, S, d]
+  Tensor k, v;      ///< [B, G, S, d]; finite numbers in empty slots too
   Tensor at;        ///< int64 [B, S] positions; -1: an empty or invalid slot, never seen
   Tensor document;  ///< int64 [B, S]; undefined: one document
   Tensor from;      ///< int64 [B, L]: the query sees only keys with from <= at; undefined: no limit
@@ -50,12 +51,13 @@ struct DistanceTable {
 struct Tile {
   Tensor scores;              ///< [B, H, Lq, Lk], scaled
   Tensor q;                   ///< [B, H, Lq, d] before the QkSteps
-  Tensor distance;            ///< int64 [B or 1, 1, Lq, Lk]: i - j
+  Tensor distance;            ///< int64 [B or 1, 1, Lq, Lk]: i - j, clamped to [nearest, farthest]
   int64_t nearest, farthest;  ///< the distances of visible pairs in this tile lie in [nearest, farthest]
 };
 
 /// A step on scores: ALiBi, T5, KERPLE, Shaw, Transformer-XL, DA, adaptive span. Not a module: nn/score wraps it in
-/// one.
+/// one. It must live until the backward pass, which calls `apply` again. `like` is a tensor of the type and device of
+/// the scores (float for half types).
 struct ScoreStep {
   virtual ~ScoreStep() = default;
   /// Differentiable tensors that `apply` needs, made once a call for distances in [nearest, farthest].
@@ -84,7 +86,9 @@ struct AttendPlan {
 Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Tensor& q_at, const Tensor& q_document,
             const std::vector<Keys>& keys, const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan);
 
-/// Why a call would not take the fused path; empty: it does.
+/// Why a call would not take the fused path; empty: it does. Fused are, on the CPU: one band, a pattern that is one
+/// interval of distances, no score step or constant tables by distance, no dropout; several sets of keys, documents,
+/// limits, invalid tokens and grouped heads included.
 std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
                                        const AttendPlan& plan);
 

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "kinfolk/core/errors.h"
-#include "kinfolk/ops/attend_problem.h"
 #include "kinfolk/pattern/draw.h"
 #include "kinfolk/reference/golden.h"
+#include "tests/support/attend_problem.h"
 
 namespace kinfolk {
 namespace {

@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "kinfolk/core/errors.h"
-#include "kinfolk/ops/attend_problem.h"
+#include "tests/support/attend_problem.h"
 
 namespace kinfolk {
 namespace {
@@ -255,6 +255,112 @@ TEST(Attend, LongGapsBeforeTheFirstKey) {  // more masked keys in front than the
   p.keys[0].at = p.keys[0].at.contiguous();
   p.keys[0].at.slice(1, 0, 1300).fill_(-1);
   expect_equal_everywhere(p, kFloatBound, "padding");
+}
+
+TEST(Attend, AnyCombination) {
+  std::mt19937_64 random(99);
+  const auto pick = [&](int64_t low, int64_t high) { return low + static_cast<int64_t>(random() % (high - low + 1)); };
+  const auto chance = [&](int64_t percent) { return pick(0, 99) < percent; };
+  for (int round = 0; round < 120; ++round) {
+    at::manual_seed(1000 + round);
+    Problem p;
+    p.batch = pick(1, 3), p.groups = pick(1, 3), p.heads = p.groups * pick(1, 2), p.length = pick(1, 40),
+    p.width = pick(1, 9);
+    p.pattern = std::vector<std::string>{"causal",
+                                         "full",
+                                         "window(9)",
+                                         "causal & window(5)",
+                                         "causal | window(3)",
+                                         "causal & window(70)"}[static_cast<size_t>(pick(0, 5))];
+    p.make(p.length + pick(0, 90));
+    if (chance(40)) {
+      const int64_t n = pick(0, 70);
+      p.add_keys((at::randperm(n, at::kLong) + pick(0, 30)).expand({p.batch, n}));  // in any order, as in a ring
+    }
+    if (chance(40)) p.gaps(random(), 0.05 * static_cast<double>(pick(1, 19)));
+    if (chance(30)) {
+      p.q_document = at::randint(0, 3, {p.batch, p.length}, at::kLong);
+      for (auto& set : p.keys)
+        if (chance(80)) set.document = at::randint(0, 3, set.at.sizes(), at::kLong);
+    }
+    for (auto& set : p.keys) {
+      if (chance(25)) set.from = at::randint(-3, 60, {p.batch, p.length}, at::kLong);
+      if (chance(25)) set.until = at::randint(0, 130, {p.batch, p.length}, at::kLong);
+    }
+    if (chance(30)) p.split(pick(-5, 40));
+    if (chance(20)) p.q[0].nearest = std::min<int64_t>(pick(-3, 6), p.q[0].farthest - 1);
+    p.plan.query_tile = pick(1, 20), p.plan.key_tile = pick(1, 30);
+    const Tensor slopes = at::rand({p.heads}, at::kDouble), table = p.draw({p.heads, 400}), w = p.draw({p.width});
+    SlopeStep slope(slopes);
+    LearnedStep learned(table, w, -200);
+    const bool sloped = chance(40), learns = chance(30);
+    if (sloped) p.score.push_back(&slope);
+    if (learns) p.score.push_back(&learned), p.more = {table, w};
+    expect_equal_everywhere(p, kDoubleBound, text("round ", round, ", ", p.pattern),
+                            [&](double s, int64_t b, int64_t h, int64_t l, int64_t i, int64_t j) {
+                              if (sloped) s -= slopes[h].item<double>() * std::abs(static_cast<double>(i - j));
+                              if (learns) {
+                                s = s * std::tanh(table[h][i - j + 200].item<double>()) +
+                                    p.q_raw[b][h][l].dot(w).item<double>() / 4;
+                              }
+                              return s;
+                            });
+  }
+}
+
+TEST(Attend, TilesThatCannotMeetAreSkipped) {
+  struct Counting : SlopeStep {
+    using SlopeStep::SlopeStep;
+    Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override {
+      ++calls;
+      EXPECT_GE(tile.distance.min().item<int64_t>(), tile.nearest);
+      EXPECT_LE(tile.distance.max().item<int64_t>(), tile.farthest);
+      return SlopeStep::apply(tile, prepared);
+    }
+    int calls = 0;
+  };
+  const auto calls = [](const std::function<void(Problem&)>& change) {
+    Problem p;
+    p.length = 1024, p.pattern = "causal & window(65)";
+    p.make();
+    p.plan.query_tile = p.plan.key_tile = 64;
+    Counting step(at::ones({4}));
+    p.score = {&step};
+    change(p);
+    p.run(true);
+    return step.calls;
+  };
+  EXPECT_EQ(calls([](Problem&) {}), 31);  // the own block and the one before, 16 times, the first alone
+  EXPECT_EQ(calls([](Problem& p) {
+              p.q_document = p.keys[0].document = at::floor_divide(p.q_at, at::scalar_tensor(64, at::kLong));
+            }),
+            16);
+  EXPECT_EQ(calls([](Problem& p) { p.keys[0].until = p.q_at.sub(p.q_at % 64); }), 15);
+  EXPECT_EQ(calls([](Problem& p) { p.keys[0].from = p.q_at.sub(p.q_at % 64); }), 16);
+  EXPECT_EQ(calls([](Problem& p) { p.q[0].farthest = 1; }), 16);
+  EXPECT_EQ(calls([](Problem& p) { p.keys[0].at = at::full({2, 1024}, -1, at::kLong); }), 0);
+}
+
+TEST(Attend, SecondDerivativesAreRefused) {
+  for (const bool plain : {true, false}) {
+    Problem p;
+    p.make();
+    p.q[0].q.requires_grad_(true);
+    const Read read = p.run(plain);
+    EXPECT_THROW(torch::autograd::grad({read.out.sum()}, {p.q[0].q}, {}, true, true), Error);
+  }
+}
+
+TEST(Attend, GraphMayBeKept) {
+  for (const bool plain : {true, false}) {
+    Problem p;
+    p.make();
+    p.q[0].q.requires_grad_(true);
+    const Tensor sum = p.run(plain).out.sum();
+    const Tensor one = torch::autograd::grad({sum}, {p.q[0].q}, {}, true)[0];
+    EXPECT_EQ(difference(torch::autograd::grad({sum}, {p.q[0].q})[0], one), 0);
+    EXPECT_THROW(torch::autograd::grad({sum}, {p.q[0].q}), c10::Error);
+  }
 }
 
 TEST(Attend, DropoutIsTheSameInBackward) {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "kinfolk/core/errors.h"
-#include "kinfolk/ops/attend_problem.h"
+#include "tests/support/attend_problem.h"
 
 namespace kinfolk {
 namespace {
