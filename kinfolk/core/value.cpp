@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -193,17 +194,13 @@ std::string write_toml_value(const Value& value) {
     std::string operator()(double d) const {
       if (std::isnan(d)) return "nan";
       if (std::isinf(d)) return d > 0 ? "inf" : "-inf";
-      char out[40];
-      std::snprintf(out, sizeof out, "%.17g", d);
-      for (int digits = 1; digits < 17; ++digits) {
-        char shorter[40];
-        std::snprintf(shorter, sizeof shorter, "%.*g", digits, d);
-        if (std::strtod(shorter, nullptr) == d) {
-          std::snprintf(out, sizeof out, "%s", shorter);
-          break;
-        }
-      }
-      std::string s = out;
+      // The shortest digits that read back to the same number, without an exponent where that is readable.
+      const double size = std::abs(d);
+      const auto format =
+          size == 0 || (size >= 1e-5 && size < 1e15) ? std::chars_format::fixed : std::chars_format::scientific;
+      char out[48];
+      const auto end = std::to_chars(out, out + sizeof out, d, format).ptr;
+      std::string s(out, end);
       if (s.find_first_of(".e") == std::string::npos) s += ".0";
       return s;
     }
