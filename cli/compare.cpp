@@ -31,7 +31,7 @@ using nlohmann::json;
 struct CompareFlags {
   TrainingFlags training;
   std::vector<std::string> recipes;
-  std::string lengths, eval_tokens = "64k", prompt = "It was ";
+  std::string lengths, score_tokens = "64k", prompt = "It was ";
   int64_t seeds = 1;
 };
 
@@ -70,7 +70,7 @@ json examine(const fs::path& run, const Corpus& corpus, const std::vector<int64_
   json out;
   ScoreOptions options;
   options.lengths = lengths;
-  options.tokens = parse_count(flags.eval_tokens, "--eval-tokens");
+  options.tokens = parse_count(flags.score_tokens, "--score-tokens");
   if (model.head().wants_store()) options.tokens = std::min<int64_t>(options.tokens, 8192);
   {
     Progress progress("score " + name, 1.0);
@@ -282,7 +282,7 @@ void add_compare(CLI::App& app, int& status) {
   flags->training.add_to(*command);
   command->add_option("--lengths", flags->lengths,
                       "Lengths of evaluation, in bytes (1, 2, 4 and 8 times the trained length)");
-  command->add_option("--eval-tokens", flags->eval_tokens, "Bytes scored at each length, at most")
+  command->add_option("--score-tokens", flags->score_tokens, "Bytes scored at each length, at most")
       ->capture_default_str();
   command->add_option("--seeds", flags->seeds, "Repeat each member with this many seeds and show the spread")
       ->capture_default_str()

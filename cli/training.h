@@ -1,6 +1,7 @@
 // What train and compare share: flags of a training run, and the run itself.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,7 +33,8 @@ struct RunSummary {
   struct Point {
     double tokens, seconds, bits;
   };
-  std::vector<Point> curve;
+  std::vector<Point> curve;                                      ///< of the training text, as logged
+  double valid_bits = std::numeric_limits<double>::quiet_NaN();  ///< the last validation's bits per byte
   int64_t parameters = 0, tokens = 0;
   double seconds = 0, work = 0, tokens_per_second = 0;
   std::string state_note, warning;
