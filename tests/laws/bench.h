@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <ostream>
@@ -34,27 +35,14 @@ inline Recipe shrunk(Recipe recipe) {
   return recipe;
 }
 
-inline Member written(const std::string& name, const std::string& toml) {
-  return {name, Recipe{name, parse_toml(toml, name + ".toml")}};
-}
-
-/// Parts that no recipe uses by default.
+/// Parts and options that no recipe uses by default: tests/laws/variants.
 inline std::vector<Member> variants() {
-  const std::string attention = R"(
-[[layers]]
-[[layers.branches]]
-kind = "attention"
-qk = ["rope"]
-[[layers.branches]]
-kind = )";
-  return {
-      written("universal_separable",
-              R"(depth = { kind = "universal", steps = 3, signal = "branch", form = "reference" })" + attention +
-                  "\"separable\"\n"),
-      written("universal_fixed",
-              R"(depth = { kind = "universal", halting = "none", signal = "none" })" + attention + "\"mlp\"\n"),
-      written("separable", attention + "\"separable\"\nsecond_kernel = 1\n"),
-  };
+  std::vector<Member> out;
+  for (const auto& entry : std::filesystem::directory_iterator(KINFOLK_SOURCE_DIR "/tests/laws/variants")) {
+    out.push_back({entry.path().stem().string(), load_recipe(entry.path().string())});
+  }
+  std::sort(out.begin(), out.end(), [](const Member& a, const Member& b) { return a.name < b.name; });
+  return out;
 }
 
 /// All recipes, as they are trained and, where it differs, as they are tested; and the variants.
