@@ -1,5 +1,7 @@
 #include "kinfolk/ops/attend.h"
 
+#include <ATen/autocast_mode.h>
+
 #include "kinfolk/core/errors.h"
 #include "kinfolk/ops/attend_call.h"
 
@@ -101,29 +103,29 @@ std::vector<std::string> plain_reasons(const std::vector<QueryBand>& queries, co
   return why;
 }
 
-constexpr const char* kNoTable = "a score step gives no constant table by distance";
-
-}  // namespace
-
-at::ScalarType score_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
-
-Tensor grouped(const Tensor& x, int64_t groups) {
-  return x.contiguous().view({x.size(0), groups, x.size(1) / groups * x.size(2), x.size(3)});
+/// What autocast does to a product: every operand in its type (double stays).
+struct Cast {
+  std::vector<QueryBand> queries;
+  std::vector<Keys> keys;
+  std::vector<std::vector<KeyBand>> key_bands;
+};
+Cast cast_all(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
+              const std::vector<std::vector<KeyBand>>& key_bands) {
+  Cast out{queries, keys, key_bands};
+  const auto type = at::autocast::get_autocast_dtype(queries[0].q.device().type());
+  const auto cast = [&](Tensor& x) {
+    if (x.defined() && x.is_floating_point() && x.scalar_type() != at::kDouble) x = x.to(type);
+  };
+  for (auto& band : out.queries) cast(band.q);
+  for (auto& set : out.keys) cast(set.v);
+  for (auto& bands : out.key_bands)
+    for (auto& band : bands) cast(band.k);
+  return out;
 }
 
-std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
-                                       const AttendPlan& plan) {
-  auto why = plain_reasons(queries, keys, plan);
-  for (ScoreStep* step : plan.score)
-    if (!table_of(*step, like_scores(queries[0].q), 0, 0).defined()) {
-      why.push_back(kNoTable);
-      break;
-    }
-  return why;
-}
-
-Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Tensor& q_at, const Tensor& q_document,
-            const std::vector<Keys>& keys, const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan) {
+Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Tensor& q_at,
+                 const Tensor& q_document, const std::vector<Keys>& keys,
+                 const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan) {
   check(queries, q_raw, q_at, q_document, keys, key_bands, plan);
   const Tensor& q = queries[0].q;
   auto call = std::make_shared<AttendCall>();
@@ -183,9 +185,39 @@ Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Te
   for (ScoreStep* step : plan.score) {
     const auto made = all.any ? step->prepare(like_scores(q_raw), all.nearest, all.farthest) : std::vector<Tensor>{};
     call->prepared.push_back(made.size());
-    inputs.insert(inputs.end(), made.begin(), made.end());
+    for (const Tensor& x : made) inputs.push_back(x.is_floating_point() ? x.to(score_type(q)) : x);
   }
   return attend_tiled(call, inputs);
+}
+
+constexpr const char* kNoTable = "a score step gives no constant table by distance";
+
+}  // namespace
+
+at::ScalarType score_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+
+Tensor grouped(const Tensor& x, int64_t groups) {
+  return x.contiguous().view({x.size(0), groups, x.size(1) / groups * x.size(2), x.size(3)});
+}
+
+std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
+                                       const AttendPlan& plan) {
+  auto why = plain_reasons(queries, keys, plan);
+  for (ScoreStep* step : plan.score)
+    if (!table_of(*step, like_scores(queries[0].q), 0, 0).defined()) {
+      why.push_back(kNoTable);
+      break;
+    }
+  return why;
+}
+
+Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Tensor& q_at, const Tensor& q_document,
+            const std::vector<Keys>& keys, const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan) {
+  if (!queries.empty() && queries[0].q.defined() && at::autocast::is_autocast_enabled(queries[0].q.device().type())) {
+    auto cast = cast_all(queries, keys, key_bands);
+    return attend_here(cast.queries, q_raw, q_at, q_document, cast.keys, cast.key_bands, plan);
+  }
+  return attend_here(queries, q_raw, q_at, q_document, keys, key_bands, plan);
 }
 
 }  // namespace kinfolk

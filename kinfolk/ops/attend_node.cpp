@@ -15,6 +15,7 @@ using torch::autograd::variable_list;
 struct AttendNode : torch::autograd::Node {
   variable_list apply(variable_list&& grads) override {
     if (at::GradMode::is_enabled()) fail("[attend] expected first derivatives; the backward pass has no derivative");
+    const c10::impl::ExcludeDispatchKeyGuard own_types(c10::autocast_dispatch_keyset);
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!grads[0].defined() && !grads[1].defined()) return variable_list(inputs.size());
     std::vector<Tensor> tensors;
@@ -49,6 +50,7 @@ Read attend_node(const std::shared_ptr<AttendCall>& call, const std::vector<Tens
   Read read;
   {
     const at::NoGradGuard guard;
+    const c10::impl::ExcludeDispatchKeyGuard own_types(c10::autocast_dispatch_keyset);
     read = forward(*call, inputs);
   }
   if (!remember) return read;

@@ -1,5 +1,7 @@
 #include "kinfolk/ops/attend.h"
 
+#include <ATen/autocast_mode.h>
+
 #include <fstream>
 
 #include "kinfolk/core/errors.h"
@@ -414,6 +416,37 @@ TEST(Attend, Bfloat16ComputesInFloat) {
       EXPECT_EQ(g.scalar_type(), at::kBFloat16);
       EXPECT_TRUE(g.isfinite().all().item<bool>());
     }
+  }
+}
+
+TEST(Attend, AutocastMakesTheTypesAlike) {
+  at::manual_seed(18);
+  Problem p;
+  p.length = 40, p.type = at::kFloat, p.pattern = "causal & window(30)";
+  p.make();
+  LearnedStep step(p.draw({4, 40}), p.draw({8}), 0);
+  p.more = {step.table, step.w};
+  for (const bool steps : {false, true}) {
+    if (steps) p.score = {&step};
+    p.keys[0].v = p.keys[0].v.detach().to(at::kFloat);
+    const Tensor want = p.dense().out;
+    p.keys[0].v = p.keys[0].v.to(at::kBFloat16);  // as a projection under autocast leaves it
+    for (auto& leaf : p.leaves()) leaf.requires_grad_(true);
+    for (const bool plain : {true, false}) {
+      at::autocast::set_autocast_enabled(at::kCPU, true);
+      const Read got = p.run(plain);
+      std::vector<Tensor> leaves = p.leaves();
+      const auto gradients =
+          torch::autograd::grad({got.out.to(at::kFloat).sum()}, leaves, {}, std::nullopt, false, true);
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+      at::autocast::clear_cache();
+      EXPECT_EQ(got.out.scalar_type(), at::kBFloat16);
+      EXPECT_EQ(got.lse.scalar_type(), at::kFloat);
+      EXPECT_LE(difference(got.out, want), 0.03);
+      for (size_t n = 0; n < leaves.size(); ++n)
+        if (gradients[n].defined()) EXPECT_EQ(gradients[n].scalar_type(), leaves[n].scalar_type());
+    }
+    for (auto& leaf : p.leaves()) leaf.requires_grad_(false);
   }
 }
 
