@@ -15,7 +15,9 @@
 #include "kinfolk/nn/mixers/delta.h"
 #include "kinfolk/nn/mixers/linear.h"
 #include "kinfolk/nn/mixers/lstm.h"
+#include "kinfolk/nn/qk/key_norm.h"
 #include "kinfolk/nn/qk/log_n.h"
+#include "kinfolk/nn/qk/qk_bias.h"
 #include "kinfolk/nn/qk/rerope.h"
 #include "kinfolk/nn/qk/rope.h"
 #include "kinfolk/nn/qk/xl_bias.h"
@@ -50,6 +52,8 @@ Registry<QkStep>& registry<QkStep>() {
     kin.add<Rerope>("rerope", "rotary positions rectified beyond a window (Su Jianlin 2023)");
     kin.add<LeakyRerope>("leaky_rerope", "rotary positions that grow slower beyond a window (Su Jianlin 2023)");
     kin.add<LogN>("log_n", "scores grow with the logarithm of the position (Su Jianlin 2021)");
+    kin.add<KeyNorm>("key_norm", "keys of norm one, no 1/sqrt(d) (Su Jianlin 2023)");
+    kin.add<QkBias>("qk_bias", "a bias a head on queries and keys before the rotation (Su Jianlin 2023)");
     kin.add<XlBias>("xl_bias", "content bias u of Transformer-XL (Dai et al. 2019)");
     return kin;
   }();

@@ -1,7 +1,7 @@
 #include "kinfolk/nn/memory/cache.h"
 
 #include "kinfolk/nn/memory/newest.h"
-#include "tests/attention_testing.h"
+#include "tests/support/attention.h"
 
 namespace kinfolk {
 namespace {

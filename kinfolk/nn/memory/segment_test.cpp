@@ -3,7 +3,7 @@
 #include "kinfolk/nn/norm.h"
 #include "kinfolk/nn/qk/xl_bias.h"
 #include "kinfolk/nn/score/xl.h"
-#include "tests/attention_testing.h"
+#include "tests/support/attention.h"
 
 namespace kinfolk {
 namespace {

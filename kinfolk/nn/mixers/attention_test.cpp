@@ -2,7 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 
-#include "tests/attention_testing.h"
+#include "tests/support/attention.h"
 
 namespace kinfolk {
 namespace {
@@ -17,6 +17,7 @@ const std::map<std::string, std::string> kSchemes = {
      "trained = 4, clip = false }]"},
     {"rerope, log-n", "qk = [{ kind = \"rerope\", window = 4 }, { kind = \"log_n\", trained = 6 }]"},
     {"leaky_rerope", "qk = [{ kind = \"leaky_rerope\", window = 3, k = 2.5 }]"},
+    {"key_norm, bias", "groups = 1\nqk = [\"qk_bias\", \"key_norm\", \"rope\"]"},
     {"alibi", "score = [\"alibi\"]"},
     {"xl", "qk = [\"xl_bias\"]\nscore = [\"xl\"]"},
 };

@@ -1,6 +1,6 @@
 #include "kinfolk/nn/score/alibi.h"
 
-#include "tests/attention_testing.h"
+#include "tests/support/attention.h"
 
 namespace kinfolk {
 namespace {

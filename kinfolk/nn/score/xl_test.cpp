@@ -2,7 +2,7 @@
 
 #include "kinfolk/nn/qk/xl_bias.h"
 #include "kinfolk/nn/tables.h"
-#include "tests/attention_testing.h"
+#include "tests/support/attention.h"
 
 namespace kinfolk {
 namespace {
