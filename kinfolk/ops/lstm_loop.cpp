@@ -45,6 +45,7 @@ struct Loop : torch::autograd::Function<Loop> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
     if (at::GradMode::is_enabled()) fail("[lstm_loop] expected one derivative; found a request for the second");
     const variable_list saved = ctx->get_saved_variables();
     const Tensor &weight = saved[0], &gates = saved[1], &before_h = saved[2], &before_c = saved[3], &s = saved[4],
@@ -98,6 +99,7 @@ bool has_fused(const LstmLoop& run, at::ScalarType type) {
 }  // namespace
 
 LstmLooped lstm_loop(const LstmLoop& run) {
+  const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
   if (run.x.dim() != 3 || run.weight_ih.size(1) != run.x.size(2) ||
       run.weight_hh.size(0) != 4 * run.weight_hh.size(1)) {
     fail("[lstm_loop] expected x [B, L, I], weight_ih [4 N, I] and weight_hh [4 N, N]; found ", run.x.sizes(), ", ",

@@ -7,8 +7,8 @@ namespace kinfolk {
 /// S_t = S_{t-1} + k_t v_t^T,  o_t = scale q_t S_t; with `normalise` also z_t = z_{t-1} + k_t and
 /// o_t = scale q_t S_t / (scale q_t . z_t + eps)   (Katharopoulos et al. 2020; k and q after their feature map).
 struct DecayScan {
-  Tensor q, k;   ///< [B, H, L, K]
-  Tensor v;      ///< [B, H, L, V]
+  Tensor q, k;        ///< [B, H, L, K]
+  Tensor v;           ///< [B, H, L, V]
   Tensor state = {};  ///< [B, H, K, V]; undefined: zeros
   Tensor sum = {};    ///< z [B, H, K]; undefined: zeros; read with `normalise` only
   double scale = 1.0;

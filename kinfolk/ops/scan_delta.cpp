@@ -67,6 +67,7 @@ struct DeltaChunks : torch::autograd::Function<DeltaChunks> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
     if (at::GradMode::is_enabled()) fail("[scan_delta] expected one derivative; found a request for the second");
     const variable_list saved = ctx->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &same = saved[4], &alive = saved[5],

@@ -1,5 +1,6 @@
 #include "kinfolk/ops/scan_delta.h"
 
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 
 #include "kinfolk/reference/linear.h"
@@ -164,6 +165,26 @@ TEST(ScanDelta, FusedAgreesWithPlain) {
           },
           2e-5, text("length ", length, " chunk ", chunk));
     }
+  }
+}
+
+TEST(ScanDelta, AutocastDoesNotNarrowTheState) {
+  for (const bool plain : {false, true}) {
+    DeltaScan s = random_scan(1, 2, 100, 16, 16, at::kFloat);
+    s.plain = plain;
+    const Tensors a = reference::leaves(inputs_of(s)), b = reference::leaves(inputs_of(s));
+    const Scanned want = scan_delta(with(s, b), 32);
+    const Tensors cot = reference::cotangents({want.out, want.state});
+    const Tensors slopes = reference::gradients({want.out, want.state}, cot, b);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    const Scanned got = scan_delta(with(s, a), 32), steps = scan_delta_steps(s);
+    const Tensors gradients = reference::gradients({got.out, got.state}, cot, a);
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    EXPECT_EQ(got.state.scalar_type(), at::kFloat);
+    reference::expect_near(got.out, want.out, 0, "out");
+    reference::expect_near(steps.out, want.out, 2e-5, "steps");
+    for (size_t i = 0; i < gradients.size(); i++) reference::expect_near(gradients[i], slopes[i], 0, "gradient");
   }
 }
 

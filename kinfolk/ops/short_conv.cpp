@@ -42,6 +42,7 @@ struct Taps : torch::autograd::Function<Taps> {
 }  // namespace
 
 ShortConved short_conv(const ShortConv& conv) {
+  const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
   if (conv.x.dim() != 3 || conv.weight.dim() != 2 || conv.weight.size(0) != conv.x.size(2) || conv.weight.size(1) < 1) {
     fail("[short_conv] expected x [B, L, D] and weight [D, W]; found ", conv.x.sizes(), ", ", conv.weight.sizes());
   }

@@ -9,14 +9,14 @@ namespace kinfolk {
 struct ShortConv {
   Tensor x;           ///< [B, L, D]
   Tensor weight;      ///< [D, W]
-  Tensor bias = {};        ///< [D]; undefined: none
-  Tensor state = {};       ///< [B, D, W-1] the last inputs, oldest first; undefined: zeros
+  Tensor bias = {};   ///< [D]; undefined: none
+  Tensor state = {};  ///< [B, D, W-1] the last inputs, oldest first; undefined: zeros
   bool silu = false;  ///< the activation; otherwise none
   ScanLanes lanes = {};
 };
 
 struct ShortConved {
-  Tensor out;    ///< [B, L, D], in the type of x
+  Tensor out;         ///< [B, L, D], in the type of x
   Tensor state = {};  ///< [B, D, W-1], in float32 or wider
 };
 
