@@ -140,6 +140,7 @@ LawResult documents(const Bench& bench) {
 }
 
 LawResult shift(const Bench& bench) {
+  if (!bench.traits.streams) return excluded("shift", bench.traits.why_not);
   if (!bench.traits.relative) return excluded("shift", "positions are absolute");
   State state = bench.model->start(2);
   state.tensors.at("seen").add_(bench.model->size().context * 8);
@@ -147,6 +148,7 @@ LawResult shift(const Bench& bench) {
 }
 
 LawResult bounded(const Bench& bench) {
+  if (!bench.traits.streams) return excluded("bounded", bench.traits.why_not);
   if (!bench.traits.bounded) return excluded("bounded", "its state grows");
   State state = bench.model->start(2);
   const int64_t at_start = state.bytes();

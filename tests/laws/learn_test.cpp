@@ -81,6 +81,7 @@ TEST_P(Recipes, ExplainNamesWhatServesEachBranch) {
   }
   EXPECT_NE(explained.find(std::to_string(bench.model->parameter_count())), std::string::npos) << explained;
   EXPECT_GT(bench.model->flops(12), 0);
+  if (!bench.traits.causal) return;  // where all see all, pieces meet fewer pairs
   EXPECT_NEAR(bench.model->flops(12), bench.model->flops(5) + bench.model->flops(7, 5), 1e-6 * bench.model->flops(12));
 }
 

@@ -89,7 +89,7 @@ TEST(Positions, SinesStayExactFarAway) {
   EXPECT_LT((far - want).abs().max().item<double>(), 1e-7);
 }
 
-TEST(Tokens, ScalesBeforeItAddsPositions) {
+TEST(Positions, TokensScaleBeforeTheyAreAdded) {
   Context context;
   context.size.width = 16, context.size.vocabulary = 5;
   context.like = at::TensorOptions().dtype(at::kDouble);
@@ -106,7 +106,7 @@ TEST(Tokens, ScalesBeforeItAddsPositions) {
   EXPECT_LT((tokens.embed(pass)[0] - want).abs().max().item<double>(), 1e-14);
 }
 
-TEST(Tokens, RefusesIdsOutsideTheVocabularyUnlessTheyArePadding) {
+TEST(Positions, TokensRefuseIdsOutsideTheVocabularyUnlessTheyArePadding) {
   Context context;
   context.size.width = 4, context.size.vocabulary = 5;
   Tokens tokens({}, context);
