@@ -31,7 +31,4 @@ struct DeltaBackward {
 };
 void scan_delta_backward(const DeltaSizes& sizes, const DeltaBackward& head, float* scratch);
 
-/// Which instruction set serves the calls: "avx512", "avx2" or "baseline". The environment's KINFOLK_ISA asks for less.
-const char* scan_delta_isa();
-
 }  // namespace kinfolk::kernels

@@ -1,5 +1,7 @@
 // scan_decay: linear recurrences with a matrix state, H_t = G_t (.) H_{t-1} + k_t v_t^T, y_t = q_t H_t.
 #pragma once
+#include <string>
+
 #include "kinfolk/ops/scan_lanes.h"
 
 namespace kinfolk {
@@ -15,6 +17,7 @@ struct DecayScan {
   bool normalise = false;
   double eps = 1e-6;
   ScanLanes lanes = {};
+  bool plain = false;  ///< tests: never the fused path
 };
 
 struct DecayScanned : Scanned {
@@ -23,7 +26,11 @@ struct DecayScanned : Scanned {
 
 /// All tokens at once in chunks: inside a chunk a masked product, between chunks the state. Any `chunk` gives the same;
 /// chunk >= L is the parallel form. Differentiable in q, k, v, state, sum.
+/// Without borders, in float32 on a CPU and with K and V multiples of 16 it runs in kernels/scan_decay, in chunks of
+/// 16, 32, 48 or 64, and is differentiable once.
 DecayScanned scan_decay(const DecayScan& scan, int64_t chunk);
+/// Why a scan without borders of these head widths would not run there; empty: it does.
+std::string why_not_fused_decay(int64_t keys, int64_t values, at::ScalarType type);
 /// The same token by token, as it is written above.
 DecayScanned scan_decay_steps(const DecayScan& scan);
 

@@ -152,6 +152,31 @@ TEST(ScanDecay, ChunksAgreeWithStepsWithGapsAndBorders) {
   }
 }
 
+// The kernel against the plain path, at every kind of chunk and at lengths that no chunk divides.
+TEST(ScanDecay, FusedAgreesWithPlain) {
+  ASSERT_EQ(why_not_fused_decay(32, 48, at::kFloat), "");
+  for (const bool normalise : {false, true}) {
+    for (int64_t length : {1, 5, 15, 16, 17, 64, 100, 257}) {
+      for (int64_t chunk : {1, 16, 31, 48, 64, 1000}) {
+        DecayScan s = random_scan(2, 3, length, 32, 48, normalise, at::kFloat);
+        s.lanes.valid = at::rand({2, length}) > 0.2;
+        expect_same(
+            s, [&](const DecayScan& x) { return scan_decay(x, chunk); },
+            [](DecayScan x) {
+              x.plain = true;
+              return scan_decay(x, 16);
+            },
+            2e-5, text("normalise ", normalise, " length ", length, " chunk ", chunk));
+      }
+    }
+  }
+}
+
+TEST(ScanDecay, SaysWhyItIsNotFused) {
+  EXPECT_NE(why_not_fused_decay(32, 32, at::kDouble).find("float32"), std::string::npos);
+  EXPECT_NE(why_not_fused_decay(24, 32, at::kFloat).find("24"), std::string::npos);
+}
+
 TEST(ScanDecay, EverySplitGivesTheSame) {
   DecayScan s = random_scan(2, 2, 130, 3, 2, true, at::kDouble);
   s.lanes.valid = at::rand({2, 130}) > 0.2;

@@ -68,7 +68,11 @@ Tensor LinearAttention::forward(const Tensor& given, Pass& pass, State* state) {
 }
 
 std::string LinearAttention::explain() const {
-  return text("scan_decay without decay, torch operators, chunks of ", options_.chunk, "; step by step with a state");
+  const std::string why =
+      why_not_fused_decay(width_, width_, q_->weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  return text("scan_decay without decay in chunks of ", options_.chunk,
+              why.empty() ? ", fused but where documents meet" : ", torch operators, since " + why,
+              "; step by step with a state");
 }
 
 }  // namespace kinfolk
