@@ -133,5 +133,20 @@ int main() {
           for (int n = 0; n < 1000; ++n) at::scaled_dot_product_attention(step.q, step.k, step.v);
         });
   }
+  {  // two bands, as ReRoPE has: the tiled plain path
+    Call step("causal", 1, 512, false);
+    const auto both = [&] {
+      attend({{step.q, 0, INT64_MIN, 256}, {step.q, 0, 256, INT64_MAX}}, step.q, step.q_at, {},
+             {{step.k, step.v, step.at, {}, {}, {}}}, {{{step.k}, {step.k}}}, step.plan);
+    };
+    compare(
+        "1000 steps over 512 keys, two bands", 5,
+        [&] {
+          for (int n = 0; n < 1000; ++n) both();
+        },
+        [&] {
+          for (int n = 0; n < 1000; ++n) at::scaled_dot_product_attention(step.q, step.k, step.v);
+        });
+  }
   return 0;
 }

@@ -1,5 +1,6 @@
 #include "kinfolk/ops/attend_masks.h"
 
+#include "kinfolk/core/parallel.h"
 #include "kinfolk/kernels/attend_mask.h"
 
 namespace kinfolk {
@@ -44,17 +45,21 @@ void Masks::build(const Piece& piece) {
   const int64_t lanes = layout.lanes(), heads = call_.table.defined() ? call_.table.size(0) : 1;
   mask_.values = at::empty({lanes, heads, piece.length, piece.columns}, type_);
   std::vector<uint8_t> seen(static_cast<size_t>(lanes * piece.length), 0);
-  AttendMask<T> mask;
-  mask.rows = piece.length;
-  mask.nearest = call_.nearest, mask.farthest = call_.farthest;
-  mask.lowest = call_.lowest;
   const auto row = [](const HostRows& rows, int64_t lane, int64_t first) {
     return rows.defined() ? rows.row(lane) + first : nullptr;
   };
   T* out = mask_.values.data_ptr<T>();
-  for (int64_t lane = 0; lane < lanes; ++lane)
-    for (int64_t head = 0; head < heads; ++head, out += piece.length * piece.columns) {
+  const int64_t size = piece.length * piece.columns, grain = std::max<int64_t>(1, (int64_t{1} << 16) / size);
+  parallel_for(0, lanes * heads, grain, [&](int64_t begin, int64_t end) {
+    std::vector<uint8_t> spare(static_cast<size_t>(piece.length));
+    AttendMask<T> mask;
+    mask.rows = piece.length;
+    mask.nearest = call_.nearest, mask.farthest = call_.farthest;
+    mask.lowest = call_.lowest;
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t lane = item / heads, head = item % heads;
       mask.table = call_.table.defined() ? call_.table.const_data_ptr<T>() + head * call_.table.size(1) : nullptr;
+      uint8_t* mine = head == 0 ? seen.data() + lane * piece.length : spare.data();  // heads see the same
       int64_t column = 0;
       for (size_t s = 0; s < piece.keys.size(); ++s) {
         const auto [first, count] = piece.keys[s];
@@ -65,10 +70,11 @@ void Masks::build(const Piece& piece) {
         mask.k_document = row(set.document, lane, first);
         mask.from = row(set.from, lane, piece.begin), mask.until = row(set.until, lane, piece.begin);
         mask.columns = count;
-        fill_attend_mask(mask, out + column, piece.columns, seen.data() + lane * piece.length);
+        fill_attend_mask(mask, out + item * size + column, piece.columns, mine);
         column += count;
       }
     }
+  });
   mask_.empty = Tensor();
   if (std::find(seen.begin(), seen.end(), 0) != seen.end()) {
     mask_.empty = at::empty({lanes, 1, piece.length}, at::kBool);
