@@ -1,6 +1,6 @@
 #include "kinfolk/nn/linear.h"
 
-#include <ATen/ops/linear.h>
+#include "kinfolk/ops/affine.h"
 
 namespace kinfolk {
 
@@ -9,6 +9,6 @@ Linear::Linear(const Context& context, int64_t in, int64_t out, bool with_bias, 
   if (with_bias) bias = register_parameter("bias", fill_parameter(context, {out}, 0));
 }
 
-Tensor Linear::forward(const Tensor& x) const { return at::linear(x, weight, bias); }
+Tensor Linear::forward(const Tensor& x) const { return affine(x, weight, bias); }
 
 }  // namespace kinfolk
