@@ -14,10 +14,11 @@ inline bool operator<(const Candidate& a, const Candidate& b) {
   return a.distance < b.distance || (a.distance == b.distance && a.index < b.index);
 }
 
-/// Offers columns first .. first + columns - 1 with these scores to the `k` best kept in `best` (a heap, farthest at
-/// its root; `filled` of them in use). Returns how many are in use afterwards. A score that is not a number is passed
-/// over.
-int64_t keep_nearest(const float* scores, int64_t columns, int64_t first, int64_t k, Candidate* best, int64_t filled);
+/// Offers keys first .. first + columns - 1, with these products q.k and squares |k|^2, to the `k` best kept in `best`
+/// (a heap by |k|^2 - 2 q.k, which orders keys like |q - k|^2, farthest at its root; `filled` of them in use). Returns
+/// how many are in use afterwards. A score that is not a number is passed over.
+int64_t keep_nearest(const float* products, const float* squares, int64_t columns, int64_t first, int64_t k,
+                     Candidate* best, int64_t filled);
 
 /// Squared distances |query - key|^2 of the candidates, summed in double (the expanded |q|^2 - 2 q.k + |k|^2, by which
 /// they were found, cancels), and their order by them. keys [N, width], rows contiguous.

@@ -1,12 +1,14 @@
 #include "kinfolk/ops/nearest.h"
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/core/parallel.h"
 #include "kinfolk/kernels/nearest.h"
 
 namespace kinfolk {
 namespace {
 
-constexpr int64_t kRows = 256, kColumns = 4096;  // of a block of scores
+constexpr int64_t kRows = 256, kColumns = 2048;  // of a block of products
+constexpr int64_t kGrain = 8;                    // rows of a thread at least
 constexpr int64_t kSpare = 16;                   // candidates beyond k, against rounding in the products
 
 }  // namespace
@@ -19,7 +21,7 @@ Nearest nearest(const Tensor& queries, const Tensor& keys, int64_t k, const Tens
   at::NoGradGuard guard;
   const auto plain = at::TensorOptions().dtype(at::kFloat).device(at::kCPU);
   const Tensor q = queries.detach().to(plain).contiguous(), keyed = keys.detach().to(plain).contiguous();
-  const Tensor squares = key_squares.defined() ? key_squares.to(plain) : keyed.square().sum(-1);
+  const Tensor squares = (key_squares.defined() ? key_squares.to(plain) : keyed.square().sum(-1)).contiguous();
   const int64_t M = q.size(0), N = keyed.size(0), D = q.size(1);
   const int64_t kept = std::min(N, k + kSpare);
   Nearest out{at::full({M, k}, -1, plain.dtype(at::kLong)),
@@ -32,26 +34,30 @@ Nearest nearest(const Tensor& queries, const Tensor& keys, int64_t k, const Tens
     filled.assign(static_cast<size_t>(rows), 0);
     for (int64_t column = 0; column < N; column += kColumns) {
       const int64_t columns = std::min(kColumns, N - column);
-      // |k|^2 - 2 q.k: |q|^2 is the same for all keys of a row.
-      const Tensor scores = at::addmm(squares.narrow(0, column, columns), block, keyed.narrow(0, column, columns).t(),
-                                      1, -2);  // [rows, columns]
-      const float* values = scores.const_data_ptr<float>();
-      for (int64_t r = 0; r < rows; ++r) {
-        auto& full = filled[static_cast<size_t>(r)];
-        full = kernels::keep_nearest(values + r * columns, columns, column, kept, best.data() + r * kept, full);
-      }
+      const Tensor products = at::mm(block, keyed.narrow(0, column, columns).t());  // [rows, columns]
+      const float *values = products.const_data_ptr<float>(), *norms = squares.const_data_ptr<float>() + column;
+      parallel_for(0, rows, kGrain, [&](int64_t from, int64_t until) {
+        for (int64_t r = from; r < until; ++r) {
+          auto& full = filled[static_cast<size_t>(r)];
+          full =
+              kernels::keep_nearest(values + r * columns, norms, columns, column, kept, best.data() + r * kept, full);
+        }
+      });
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      kernels::Candidate* mine = best.data() + r * kept;
-      const int64_t full = filled[static_cast<size_t>(r)];
-      kernels::refine_nearest(block.const_data_ptr<float>() + r * D, keyed.const_data_ptr<float>(), D, mine, full);
-      int64_t* index = out.index.mutable_data_ptr<int64_t>() + (row + r) * k;
-      float* distance = out.distance.mutable_data_ptr<float>() + (row + r) * k;
-      for (int64_t i = 0; i < std::min(full, k); ++i) {
-        index[i] = mine[i].index;
-        distance[i] = mine[i].distance;
+    const float *q_rows = block.const_data_ptr<float>(), *all_keys = keyed.const_data_ptr<float>();
+    int64_t* index = out.index.mutable_data_ptr<int64_t>() + row * k;
+    float* distance = out.distance.mutable_data_ptr<float>() + row * k;
+    parallel_for(0, rows, kGrain, [&](int64_t from, int64_t until) {
+      for (int64_t r = from; r < until; ++r) {
+        kernels::Candidate* mine = best.data() + r * kept;
+        const int64_t full = filled[static_cast<size_t>(r)];
+        kernels::refine_nearest(q_rows + r * D, all_keys, D, mine, full);
+        for (int64_t i = 0; i < std::min(full, k); ++i) {
+          index[r * k + i] = mine[i].index;
+          distance[r * k + i] = mine[i].distance;
+        }
       }
-    }
+    });
   }
   return out;
 }
