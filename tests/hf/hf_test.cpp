@@ -196,11 +196,13 @@ void expect_greedy(const Case& c, const CaseRun& run) {
 }
 
 void expect_runs(const std::string& arch) {
+  int64_t built = 0;
   for (const auto& c : cases(arch)) {
     if (!c->imported.why_not.empty()) {
       std::cout << c->name << " is not built: " << c->imported.why_not << "\n";
       continue;
     }
+    ++built;
     for (const CaseRun& run : c->runs) {
       SCOPED_TRACE(c->name + " " + run.prefix);
       if (run.runner == "fwd" || run.runner == "rope") {
@@ -214,6 +216,7 @@ void expect_runs(const std::string& arch) {
       }
     }
   }
+  EXPECT_GT(built, 0) << arch;
 }
 
 TEST(HuggingFace, Gpt2) { expect_runs("gpt2"); }
@@ -234,11 +237,13 @@ State primed(const Case& c, int64_t batch) {
 }
 
 TEST(HuggingFace, TransformerXl) {
+  int64_t built = 0;
   for (const auto& c : cases("transfo_xl")) {
     if (!c->imported.why_not.empty()) {
       std::cout << c->name << " is not built: " << c->imported.why_not << "\n";
       continue;
     }
+    ++built;
     const CaseRun& run = c->runs.at(0);
     const Tensor ids = c->in(run, "input_ids"), targets = c->in(run, "targets");
     const auto lengths = run.options.at("segments").get<std::vector<int64_t>>();
@@ -287,6 +292,7 @@ TEST(HuggingFace, TransformerXl) {
       }
     }
   }
+  EXPECT_GT(built, 0);
 }
 
 }  // namespace
