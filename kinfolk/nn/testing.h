@@ -26,8 +26,8 @@ inline Batch random_batch(int64_t lanes, int64_t length, int64_t vocabulary, uin
   const auto generator = at::detail::createCPUGenerator(seed);
   const Tensor all = at::randint(0, vocabulary, {lanes, length + 1}, generator, at::TensorOptions().dtype(at::kLong));
   Batch batch;
-  batch.tokens = all.slice(1, 0, length).contiguous();
-  batch.facts["target"] = all.slice(1, 1).contiguous();
+  batch.tokens = all.slice(1, 0, length).clone();
+  batch.facts["target"] = all.slice(1, 1).clone();
   return batch;
 }
 

@@ -6,9 +6,33 @@
 namespace kinfolk {
 namespace {
 
-Tensor tile_loss(Head& head, const Tensor& x, const Tensor& target, Pass& pass) {
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// The sum of -log softmax(scores)[target] over the rows of scores [n, V] float32. Holds one more tensor of that size;
+/// with `once` (backward runs one time at most) the gradient takes its place.
+struct NegativeLogLikelihood : torch::autograd::Function<NegativeLogLikelihood> {
+  static Tensor forward(AutogradContext* context, const Tensor& scores, const Tensor& target, bool once) {
+    const Tensor largest = scores.amax(1, true);                  // [n, 1]
+    const Tensor wanted = scores.gather(1, target.unsqueeze(1));  // [n, 1]
+    const Tensor weights = scores.requires_grad() ? scores.sub(largest).exp_() : scores.sub_(largest).exp_();
+    const Tensor total = weights.sum(1, true);
+    if (scores.requires_grad()) context->save_for_backward({weights, total, target});
+    context->saved_data["once"] = once;
+    return (largest + total.log() - wanted).sum();
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const Tensor &weights = saved[0], factor = gradients[0] / saved[1], target = saved[2].unsqueeze(1);
+    Tensor out = context->saved_data["once"].toBool() ? weights.mul_(factor) : weights * factor;  // softmax
+    out.scatter_add_(1, target, -gradients[0].expand_as(target));
+    return {out, Tensor(), Tensor()};
+  }
+};
+
+Tensor tile_loss(Head& head, const Tensor& x, const Tensor& target, Pass& pass, bool once) {
   const Tensor scores = head.read(x.unsqueeze(0), pass).squeeze(0).to(at::kFloat);  // [n, V]
-  return at::cross_entropy_loss(scores, target, {}, at::Reduction::Sum);
+  return NegativeLogLikelihood::apply(scores, target, once);
 }
 
 }  // namespace
@@ -20,7 +44,7 @@ Tensor cross_entropy(Head& head, const std::vector<Tensor>& parameters, const Te
   if (rows <= step) {
     Pass own{pass.batch};
     own.seed = seed, own.draws = draws;
-    return tile_loss(head, x, target, own);
+    return tile_loss(head, x, target, own, false);
   }
   Tensor sum = at::zeros({}, x.options().dtype(at::kFloat));
   for (int64_t from = 0; from < rows; from += step) {
@@ -29,7 +53,7 @@ Tensor cross_entropy(Head& head, const std::vector<Tensor>& parameters, const Te
     const Rerun f = [&head, wanted, seed, draws, from, batch = pass.batch](const std::vector<Tensor>& in, bool) {
       Pass own{batch};
       own.seed = seed, own.draws = draws + static_cast<uint64_t>(from);
-      return std::vector<Tensor>{tile_loss(head, in[0], wanted, own)};
+      return std::vector<Tensor>{tile_loss(head, in[0], wanted, own, true)};
     };
     const Tensor part = x.narrow(0, from, count);
     sum = sum + (at::GradMode::is_enabled() ? recompute(f, {part}, parameters) : f({part}, false))[0];

@@ -13,7 +13,7 @@ namespace kinfolk {
 /// memory is that of one tile.
 struct Causal : Objective {
   struct Options {
-    int64_t tile = int64_t{1} << 25;
+    int64_t tile = int64_t{1} << 24;  // 64 MiB in float32: malloc maps these, so they leave no holes in the heap
     template <class Visit>
     void fields(Visit&& visit) {
       visit("tile", tile, "scores (rows x vocabulary) held at once", at_least(1));
