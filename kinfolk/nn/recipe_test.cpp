@@ -209,8 +209,7 @@ TEST_F(RecipeFile, AtTestReplacesWhatItNames) {
     at_test(wrong);
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("t.toml:5:1: [layers.3] expected an index below 1"),
-              std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("t.toml:5:1: [layers.3] expected an index below 1"), std::string::npos)
         << error.what();
   }
 }
