@@ -1,5 +1,5 @@
-// Compiles KINFOLK_BODY, the file of a kernel's loops, once for each instruction set, in the namespaces baseline, avx2 and
-// avx512 of the namespace that includes this. No include guard.
+// Compiles KINFOLK_BODY, the file of a kernel's loops, once for each instruction set, in the namespaces baseline, avx2
+// and avx512 of the namespace that includes this. No include guard.
 #ifndef KINFOLK_INLINE
 #define KINFOLK_INLINE static inline __attribute__((always_inline))
 #define KINFOLK_NOINLINE __attribute__((noinline)) static

@@ -4,7 +4,7 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/reference/linear.h"
-#include "kinfolk/reference/mixer_laws.h"
+#include "tests/support/mixer_laws.h"
 
 namespace kinfolk {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kinfolk/reference/mixer_laws.h"
 #include "kinfolk/reference/recurrent.h"
+#include "tests/support/mixer_laws.h"
 
 namespace kinfolk {
 namespace {
