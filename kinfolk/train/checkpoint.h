@@ -74,7 +74,8 @@ struct LoadedRun {
 /// A run folder (its last checkpoint) or a checkpoint file. `test`: the model with the [at.test] overrides of its
 /// recipe. Throws Error "[checkpoint] PATH: expected ...; found ..." for a file that is cut short, foreign, of another
 /// format, or that lacks a tensor, has one too many or one of another shape.
-/// `sets`: assignments ("layers.0.branches.0.pattern=...") applied to the recipe besides; UsageError where they do not fit.
+/// `sets`: assignments ("layers.0.branches.0.pattern=...") applied to the recipe besides; UsageError where they do not
+/// fit.
 LoadedRun load_run(const std::string& path, bool test = false, const std::vector<std::string>& sets = {});
 
 /// The checkpoint file that a path means.

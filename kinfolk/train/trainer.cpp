@@ -11,8 +11,8 @@
 #include <numbers>
 
 #include "kinfolk/core/errors.h"
-#include "kinfolk/core/memory.h"
 #include "kinfolk/core/file_writer.h"
+#include "kinfolk/core/memory.h"
 #include "kinfolk/train/data/lanes.h"
 #include "kinfolk/train/events.h"
 #include "kinfolk/train/gradient.h"

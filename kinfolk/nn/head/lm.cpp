@@ -1,6 +1,7 @@
 #include "kinfolk/nn/head/lm.h"
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/ops/affine.h"
 
 namespace kinfolk {
 
@@ -17,7 +18,7 @@ LanguageModel::LanguageModel(const Options& options, const Context& context) {
   if (options.bias) bias_ = register_parameter("bias", fill_parameter(context, {size.vocabulary}, 0));
 }
 
-Tensor LanguageModel::read(const Tensor& x, Pass&) { return at::linear(x, weight_, bias_); }  // [B, L, V]
+Tensor LanguageModel::read(const Tensor& x, Pass&) { return affine(x, weight_, bias_); }  // [B, L, V]
 
 double LanguageModel::flops(int64_t length) const {
   return 2.0 * static_cast<double>(length) * static_cast<double>(weight_.size(0)) *
