@@ -127,6 +127,13 @@ void FieldReader::read(const std::string& key, const Value& value, std::vector<i
   for (size_t i = 0; i < items->size(); ++i) read(key + "[" + std::to_string(i) + "]", (*items)[i], field[i], check);
 }
 
+void FieldReader::read(const std::string& key, const Value& value, std::vector<double>& field, const Check& check) {
+  const auto* items = value.as<Value::Array>();
+  if (!items) wrong(key, value, "a list of numbers");
+  field.assign(items->size(), 0);
+  for (size_t i = 0; i < items->size(); ++i) read(key + "[" + std::to_string(i) + "]", (*items)[i], field[i], check);
+}
+
 void FieldReader::read(const std::string& key, const Value& value, Spec& field, const Check&) {
   field = Spec(value);
   if (field.kind().empty()) wrong(key, value, "a component: its name, or a table with a kind");

@@ -61,6 +61,7 @@ class FieldReader {
   void read(const std::string& key, const Value& value, std::string& field, const Check&);
   void read(const std::string& key, const Value& value, std::vector<std::string>& field, const Check&);
   void read(const std::string& key, const Value& value, std::vector<int64_t>& field, const Check&);
+  void read(const std::string& key, const Value& value, std::vector<double>& field, const Check&);
   void read(const std::string& key, const Value& value, Spec& field, const Check&);
   void read(const std::string& key, const Value& value, std::vector<Spec>& field, const Check&);
   const Value& resolved(const Value& value) const;
@@ -105,6 +106,7 @@ struct FieldLister {
   static std::string type(const Spec&) { return "component"; }
   static std::string type(const std::vector<std::string>&) { return "list of text"; }
   static std::string type(const std::vector<int64_t>&) { return "list of integers"; }
+  static std::string type(const std::vector<double>&) { return "list of numbers"; }
   static std::string type(const std::vector<Spec>&) { return "list of components"; }
 };
 

@@ -84,6 +84,12 @@ struct QkStep : torch::nn::Module {
   virtual std::vector<KeyBand> keys(const KeyBand& band, const Tensor& at) = 0;  ///< at int64 [B, S]; as many bands
   virtual bool keys_final() const { return true; }  ///< false: cache raw keys and apply the step when they are read
   virtual bool relative() const { return true; }    ///< a shift of all positions changes no score
+  /// Where the keys depend on who looks at them, as with a scale that grows with the text: the stage of each query at
+  /// int64 [B or 1, L], same shape, and the keys for the queries of one stage. Undefined: keys are the same for all.
+  virtual Tensor stage(const Tensor& /*at*/) const { return {}; }
+  virtual std::vector<KeyBand> keys_for(const KeyBand& band, const Tensor& at, int64_t /*stage*/) {
+    return keys(band, at);
+  }
 };
 
 /// The past of an attention branch, and how this call's tokens join it: rolling cache, segment, compressive, nearest

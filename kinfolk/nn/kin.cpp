@@ -17,10 +17,16 @@
 #include "kinfolk/nn/mixers/lstm.h"
 #include "kinfolk/nn/qk/key_norm.h"
 #include "kinfolk/nn/qk/log_n.h"
+#include "kinfolk/nn/qk/longrope.h"
 #include "kinfolk/nn/qk/qk_bias.h"
 #include "kinfolk/nn/qk/rerope.h"
 #include "kinfolk/nn/qk/rope.h"
+#include "kinfolk/nn/qk/rope_mixed_base.h"
+#include "kinfolk/nn/qk/rope_ntk.h"
+#include "kinfolk/nn/qk/rope_pi.h"
 #include "kinfolk/nn/qk/xl_bias.h"
+#include "kinfolk/nn/qk/xpos.h"
+#include "kinfolk/nn/qk/yarn.h"
 #include "kinfolk/nn/residual/add.h"
 #include "kinfolk/nn/score/alibi.h"
 #include "kinfolk/nn/score/xl.h"
@@ -49,6 +55,13 @@ Registry<QkStep>& registry<QkStep>() {
   static Registry<QkStep> list = [] {
     Registry<QkStep> kin("qk step");
     kin.add<Rope>("rope", "rotary positions (Su et al. 2021)");
+    kin.add<RopePi>("rope_pi", "RoPE with positions pressed together by a factor (Chen et al. 2023)");
+    kin.add<RopeNtk>("rope_ntk", "RoPE with a longer base, plain or fixed (bloc97 2023, Su Jianlin 2023)");
+    kin.add<RopeNtkDynamic>("rope_ntk_dynamic", "RoPE whose base grows with the position of the query (emozilla 2023)");
+    kin.add<RopeMixedBase>("rope_mixed_base", "RoPE with a mixed base (Su Jianlin 2023)");
+    kin.add<Yarn>("yarn", "RoPE interpolated by parts, with a temperature; Llama 3's scaling too (Peng et al. 2023)");
+    kin.add<LongRope>("longrope", "RoPE with a factor for each pair, short and long (Ding et al. 2024)");
+    kin.add<Xpos>("xpos", "rotation whose pairs also fade with distance (Sun et al. 2022)");
     kin.add<Rerope>("rerope", "rotary positions rectified beyond a window (Su Jianlin 2023)");
     kin.add<LeakyRerope>("leaky_rerope", "rotary positions that grow slower beyond a window (Su Jianlin 2023)");
     kin.add<LogN>("log_n", "scores grow with the logarithm of the position (Su Jianlin 2021)");

@@ -21,6 +21,15 @@ std::vector<std::shared_ptr<Base>> make_steps(torch::nn::Module& owner, const st
   return steps;
 }
 
+/// The stages that occur among valid queries; undefined `stage`: one.
+std::vector<int64_t> stages_of(const Tensor& stage, const Tensor& at) {
+  if (!stage.defined()) return {0};
+  const Tensor found = stage.masked_select(at.ge(0)), low = found.numel() ? found.min() : found;
+  if (found.numel() == 0 || found.eq(low).all().item<bool>()) return {found.numel() ? low.item<int64_t>() : 0};
+  const Tensor each = std::get<0>(at::_unique(found, true)).to(at::kCPU);
+  return {each.const_data_ptr<int64_t>(), each.const_data_ptr<int64_t>() + each.numel()};
+}
+
 }  // namespace
 
 Attention::Attention(const Options& options, const Context& context) {
@@ -52,7 +61,15 @@ Attention::Attention(const Options& options, const Context& context) {
   score = make_steps<Score>(*this, "score", options.score, mine);
   memory = registry<Memory>().create(options.memory, mine, context.path.empty() ? "memory" : context.path + ".memory");
   register_module("memory", memory);
-  for (const auto& step : qk) keys_final_ = keys_final_ && step->keys_final();
+  const Tensor nowhere = at::zeros({1, 0}, at::kLong);
+  for (size_t n = 0; n < qk.size(); ++n) {
+    keys_final_ = keys_final_ && qk[n]->keys_final();
+    if (!qk[n]->stage(nowhere).defined()) continue;
+    if (staged_) {
+      fail("[", context.path, ".qk[", n, "]] expected one step whose keys depend on the query; found a second");
+    }
+    staged_ = qk[n].get();
+  }
 }
 
 Traits Attention::traits() const {
@@ -101,12 +118,12 @@ std::vector<QueryBand> Attention::bands(const Tensor& q, const Tensor& at) {
   return bands;
 }
 
-std::vector<KeyBand> Attention::key_bands(const Tensor& k, const Tensor& at, size_t from_step) {
+std::vector<KeyBand> Attention::key_bands(const Tensor& k, const Tensor& at, size_t from_step, int64_t stage) {
   std::vector<KeyBand> bands{{k}};
   for (size_t n = from_step; n < qk.size(); ++n) {
     std::vector<KeyBand> next;
     for (const auto& band : bands)
-      for (auto& made : qk[n]->keys(band, at)) next.push_back(std::move(made));
+      for (auto& made : qk[n]->keys_for(band, at, stage)) next.push_back(std::move(made));
     bands = std::move(next);
   }
   return bands;
@@ -130,17 +147,26 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
   std::vector<QueryBand> queries;
   for (const auto& band : all)
     if (shown(band)) queries.push_back(band);
+  std::vector<Keys> looked;  // a set of keys for each stage of the queries
   std::vector<std::vector<KeyBand>> sets;
-  for (auto& set : keys) {
+  const Tensor stage = staged_ ? staged_->stage(at) : Tensor();
+  const auto stages = stages_of(stage, at);
+  for (const auto& set : keys) {
     const Tensor true_at = how.shift == 0 ? set.at : set.at - how.shift;
-    const auto made = key_bands(set.k, true_at, how.prepared && keys_final_ ? qk.size() : 0);
-    if (made.size() != all.size()) {
-      fail("[attention.qk] expected as many bands of keys as of queries, ", all.size(), "; found ", made.size());
+    for (const int64_t m : stages) {
+      const auto made = key_bands(set.k, true_at, how.prepared && keys_final_ ? qk.size() : 0, m);
+      if (made.size() != all.size()) {
+        fail("[attention.qk] expected as many bands of keys as of queries, ", all.size(), "; found ", made.size());
+      }
+      std::vector<KeyBand> used;
+      for (size_t n = 0; n < all.size(); ++n)
+        if (shown(all[n])) used.push_back(made[n]);
+      sets.push_back(std::move(used));
+      looked.push_back(set);
+      if (stages.size() == 1) continue;
+      const Tensor until = set.until.defined() ? set.until : at::full_like(at, INT64_MAX);
+      looked.back().until = at::where(stage.eq(m), until, 0);
     }
-    std::vector<KeyBand> used;
-    for (size_t n = 0; n < all.size(); ++n)
-      if (shown(all[n])) used.push_back(made[n]);
-    sets.push_back(std::move(used));
   }
   AttendPlan plan;
   plan.pattern = pattern_;
@@ -148,7 +174,7 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
   plan.dropout = dropout;
   plan.seed = seed;
   const Tensor shifted = how.shift == 0 ? at : at::where(at.lt(0), at, at + how.shift);
-  return attend(queries, q, shifted, document, keys, sets, plan);
+  return attend(queries, q, shifted, document, looked, sets, plan);
 }
 
 Tensor Attention::forward(const Tensor& x, Pass& pass, State* state) {

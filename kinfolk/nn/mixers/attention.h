@@ -57,12 +57,13 @@ struct Attention : Branch {
 
  private:
   std::vector<QueryBand> bands(const Tensor& q, const Tensor& at);
-  std::vector<KeyBand> key_bands(const Tensor& k, const Tensor& at, size_t from_step);
+  std::vector<KeyBand> key_bands(const Tensor& k, const Tensor& at, size_t from_step, int64_t stage = 0);
 
   Heads heads_;
   std::shared_ptr<const Pattern> pattern_;
   double dropout_;
   bool keys_final_ = true;
+  const QkStep* staged_ = nullptr;  ///< the step whose keys depend on the query's stage
 };
 
 }  // namespace kinfolk

@@ -1,6 +1,6 @@
 // Log-n scaling: attention whose entropy does not grow with the number of keys (Su Jianlin 2021).
 #pragma once
-#include "kinfolk/nn/family.h"
+#include "kinfolk/nn/qk/rope.h"
 
 namespace kinfolk {
 
@@ -8,15 +8,16 @@ namespace kinfolk {
 /// the pattern shows of them. With `clip`, s_i is at least 1 (the form beside ReRoPE); without, n = 1 gives s = 0.
 struct LogN : QkStep {
   struct Options {
-    int64_t trained = 512;
+    int64_t trained = 0;
     bool clip = true;
     template <class V>
     void fields(V&& visit) {
-      visit("trained", trained, "length at which the factor is 1: that of the training sequences", at_least(2));
+      visit("trained", trained, "length at which the factor is 1; 0: tokens of a training sequence, the size's context",
+            at_least(0));
       visit("clip", clip, "never below 1, so that nothing changes within the trained length");
     }
   };
-  LogN(const Options& options, const Context&) : options_(options) {}
+  LogN(const Options& options, const Context& context);
   std::vector<QueryBand> queries(const QueryBand& band, const Tensor& at) override;
   std::vector<KeyBand> keys(const KeyBand& band, const Tensor&) override { return {band}; }
   bool relative() const override { return false; }

@@ -4,21 +4,23 @@ namespace kinfolk {
 
 Rotation RotationOptions::rotation(const Context& context) const {
   const int64_t d = context.heads.width, turned = rotary == 0 ? d : rotary;
-  if (turned % 2 != 0 || (d > 0 && turned > d)) {
+  if (turned % 2 != 0 || turned > d || turned < 2) {
     fail("[", context.path, ".rotary] expected an even number of dimensions, at most the head width ", d, "; found ",
          turned);
   }
-  return {base, layout == "interleaved", rotary};
+  return {rope_frequencies(base, turned), layout == "interleaved"};
 }
 
-std::vector<QueryBand> Rope::queries(const QueryBand& band, const Tensor& at) {
+int64_t trained_length(int64_t option, const Context& context) { return option == 0 ? context.size.context : option; }
+
+std::vector<QueryBand> Turn::queries(const QueryBand& band, const Tensor& at) {
   QueryBand out = band;
-  out.q = rotation_.turn(band.q, turning_positions(at));
+  out.q = rotation.turn(band.q, turning_positions(at));
   return {out};
 }
 
-std::vector<KeyBand> Rope::keys(const KeyBand& band, const Tensor& at) {
-  return {{rotation_.turn(band.k, turning_positions(at))}};
+std::vector<KeyBand> Turn::keys(const KeyBand& band, const Tensor& at) {
+  return {{rotation.turn(band.k, turning_positions(at))}};
 }
 
 }  // namespace kinfolk

@@ -17,19 +17,25 @@ struct RotationOptions {
           one_of({"half", "interleaved"}));
     visit("rotary", rotary, "dimensions that turn, the rest passes through; 0: the whole head", at_least(0));
   }
+  /// The rotation of RoPE for the heads of the branch.
   Rotation rotation(const Context& context) const;
 };
 
-/// Queries and keys are turned by their positions, so that the score depends on i - j:
-/// score_ij = (R_(i-j) q_i) . k_j / sqrt(d).
-struct Rope : QkStep {
-  using Options = RotationOptions;
-  Rope(const Options& options, const Context& context) : rotation_(options.rotation(context)) {}
+/// The option `trained`, tokens of the sequences that the parameters come from; 0 stands for the size's context.
+int64_t trained_length(int64_t option, const Context& context);
+
+/// Queries and keys are turned by their positions with one table of frequencies.
+struct Turn : QkStep {
+  explicit Turn(Rotation rotation) : rotation(std::move(rotation)) {}
   std::vector<QueryBand> queries(const QueryBand& band, const Tensor& at) override;
   std::vector<KeyBand> keys(const KeyBand& band, const Tensor& at) override;
+  const Rotation rotation;
+};
 
- private:
-  Rotation rotation_;
+/// RoPE: the score depends on i - j alone, score_ij = (R_(i-j) q_i) . k_j / sqrt(d).
+struct Rope : Turn {
+  using Options = RotationOptions;
+  Rope(const Options& options, const Context& context) : Turn(options.rotation(context)) {}
 };
 
 }  // namespace kinfolk
