@@ -66,10 +66,10 @@ void check(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Ten
 
 Tensor like_scores(const Tensor& q) { return q.detach().to(score_type(q)); }
 
-/// The part of a step's table that covers [nearest, farthest]; undefined when the step has none, or one that learns.
+/// The part of a step's table that covers [nearest, farthest]; undefined when the step has none.
 Tensor table_of(ScoreStep& step, const Tensor& like, int64_t nearest, int64_t farthest) {
   const auto made = step.by_distance(like, nearest, farthest);
-  if (!made || !made->table.defined() || made->table.requires_grad()) return {};
+  if (!made || !made->table.defined()) return {};
   const Tensor& table = made->table;
   const int64_t skip = nearest - made->lowest, wanted = farthest - nearest + 1;
   expect(table.dim() == 2 && skip >= 0 && skip + wanted <= table.size(1), "a table of distances ", nearest, " to ",
@@ -95,12 +95,48 @@ std::vector<std::string> plain_reasons(const std::vector<QueryBand>& queries, co
   if (type != at::kFloat && type != at::kDouble && type != at::kBFloat16) {
     why.push_back(text("numbers are ", type, " (fused: Float, Double, BFloat16)"));
   }
+  if (type == at::kFloat) return why;
   for (const Keys& key : keys)
     if (key.v.defined() && key.v.size(3) != q.size(3)) {
       why.push_back(text("values are ", key.v.size(3), " wide and keys ", q.size(3)));
       break;
     }
   return why;
+}
+
+/// What score steps add, so that a fused path can; the reason where they do something else.
+struct Added {
+  Tensor table;  ///< [H or 1, distances], the sum of all; undefined: none
+  std::optional<QueryTable> by;
+  std::string why_not;
+};
+Added added_by(const std::vector<ScoreStep*>& steps, const Tensor& q_raw, const Tensor& like, int64_t nearest,
+               int64_t farthest) {
+  Added added;
+  const bool learns = like.scalar_type() == at::kFloat && q_raw.scalar_type() == at::kFloat;
+  for (ScoreStep* step : steps) {
+    const Tensor table = table_of(*step, like, nearest, farthest);
+    if (table.defined() && (learns || !table.requires_grad())) {
+      added.table = added.table.defined() ? added.table + table : table;
+      continue;
+    }
+    auto by = learns && !table.defined() ? step->by_query(q_raw, nearest, farthest) : std::nullopt;
+    if (!by || !by->r.defined()) {
+      added.why_not =
+          "a score step gives no table by distance that " + std::string(learns ? "is added" : "is constant");
+      return added;
+    }
+    if (added.by) {
+      added.why_not = "two score steps add by query and distance";
+      return added;
+    }
+    expect(by->r.dim() == 3 && by->r.size(0) == q_raw.size(1) && by->r.size(1) == farthest - nearest + 1 &&
+               by->p.dim() == 4 && by->p.size(3) == by->r.size(2),
+           "p [B, H, L, c] and r [H, ", farthest - nearest + 1, ", c] of a score step; found ", by->p.sizes(), " and ",
+           by->r.sizes());
+    added.by = std::move(by);
+  }
+  return added;
 }
 
 /// What autocast does to a product: every operand in its type (double stays).
@@ -153,25 +189,32 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
                               ? INT64_MAX
                               : call->farthest - std::max<int64_t>(call->nearest, -(int64_t{1} << 40));
     if (call->length >= 8 * plan.query_tile && reach >= 8 * plan.query_tile) call->query_tile *= 2;
+    const bool own = q.scalar_type() == at::kFloat;
     call->layout = Layout(*plan.pattern, q_at, q_document, keys, call->query_tile, kPieceKeys);
     const Meeting all = call->layout.all();
-    bool tables = true;
+    Added added;
     if (all.any && !plan.score.empty()) {
       call->lowest = all.nearest;
-      const Tensor like = like_scores(q);
-      for (ScoreStep* step : plan.score) {
-        const Tensor table = table_of(*step, like, all.nearest, all.farthest);
-        tables = tables && table.defined();
-        if (!tables) break;
-        call->table = call->table.defined() ? call->table + table : table;
-      }
-      if (tables) call->table = call->table.contiguous();
+      added = added_by(plan.score, q_raw, like_scores(q), all.nearest, all.farthest);
     }
-    if (tables) {
+    if (added.why_not.empty() && own) {
+      if (added.table.defined()) {
+        call->table_input = inputs.size();
+        inputs.push_back(added.table);
+      }
+      if (added.by) {
+        call->by_input = inputs.size();
+        call->by_scale = added.by->scale;
+        inputs.push_back(added.by->p.to(at::kFloat));
+        inputs.push_back(added.by->r.to(at::kFloat));
+      }
+      return attend_kernel(call, inputs);
+    }
+    if (added.why_not.empty()) {
+      if (added.table.defined()) call->table = added.table.contiguous();
       make_pieces(*call);
       return attend_fused(call, inputs);
     }
-    call->table = Tensor();
   }
 
   call->score = plan.score;
@@ -190,8 +233,6 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
   return attend_tiled(call, inputs);
 }
 
-constexpr const char* kNoTable = "a score step gives no constant table by distance";
-
 }  // namespace
 
 at::ScalarType score_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
@@ -203,11 +244,8 @@ Tensor grouped(const Tensor& x, int64_t groups) {
 std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
                                        const AttendPlan& plan) {
   auto why = plain_reasons(queries, keys, plan);
-  for (ScoreStep* step : plan.score)
-    if (!table_of(*step, like_scores(queries[0].q), 0, 0).defined()) {
-      why.push_back(kNoTable);
-      break;
-    }
+  const Added added = added_by(plan.score, queries[0].q, like_scores(queries[0].q), 0, 0);
+  if (!added.why_not.empty()) why.push_back(added.why_not);
   return why;
 }
 

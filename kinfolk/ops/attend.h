@@ -47,6 +47,13 @@ struct DistanceTable {
   int64_t lowest = 0;
 };
 
+/// What a score step adds by query and distance: scale p_i . r_(i-j), so that a fused kernel can.
+struct QueryTable {
+  Tensor p;  ///< [B, H, L, c]
+  Tensor r;  ///< [H, distances, c], of the distances from the one asked for as the nearest on
+  double scale = 1;
+};
+
 /// A tile of the score matrix: rows are queries, columns keys.
 struct Tile {
   Tensor scores;              ///< [B, H, Lq, Lk], scaled
@@ -64,8 +71,12 @@ struct ScoreStep {
   /// `apply` may use no other tensor that wants a gradient.
   virtual std::vector<Tensor> prepare(const Tensor& /*like*/, int64_t /*nearest*/, int64_t /*farthest*/) { return {}; }
   virtual Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) = 0;  ///< new scores, same shape
-  /// The same as a table, when the step only adds by distance and wants no gradient; undefined table: it cannot.
+  /// The same as a table, when the step only adds by distance; it may want a gradient. Undefined table: it cannot.
   virtual std::optional<DistanceTable> by_distance(const Tensor& /*like*/, int64_t /*nearest*/, int64_t /*farthest*/) {
+    return {};
+  }
+  /// The same by query and distance, when the step only adds so; differentiable.
+  virtual std::optional<QueryTable> by_query(const Tensor& /*q_raw*/, int64_t /*nearest*/, int64_t /*farthest*/) {
     return {};
   }
 };
@@ -86,9 +97,10 @@ struct AttendPlan {
 Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Tensor& q_at, const Tensor& q_document,
             const std::vector<Keys>& keys, const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan);
 
-/// Why a call would not take the fused path; empty: it does. Fused are, on the CPU: one band, a pattern that is one
-/// interval of distances, no score step or constant tables by distance, no dropout; several sets of keys, documents,
-/// limits, invalid tokens and grouped heads included.
+/// Why a call would not take a fused path; empty: it does. Fused are, on the CPU: one band, a pattern that is one
+/// interval of distances, no dropout; several sets of keys, documents, limits, invalid tokens and grouped heads
+/// included. Score steps: in float32 those that add by distance, and one that adds by query and distance, all of which
+/// may learn; in other types constant tables by distance.
 std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
                                        const AttendPlan& plan);
 

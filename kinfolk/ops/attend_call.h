@@ -39,12 +39,19 @@ struct AttendCall {
   int64_t query_tile, key_tile;
   Layout layout;
 
-  // The fused path only.
-  std::vector<Piece> pieces;
-  Tensor table;  ///< [H or 1, distances] of all score steps, or undefined
-  int64_t lowest = 0;
+  // The kernel's path only: places among the inputs, 0 where there is none.
+  size_t table_input = 0;  ///< [H or 1, distances]
+  size_t by_input = 0;     ///< p [B, H, L, c], then r [H, distances, c]
+  double by_scale = 1;
+
+  // The kernel's path and that of ATen's kernel.
+  int64_t lowest = 0;                                 ///< distance of the first entry of tables
   int64_t nearest = INT64_MIN, farthest = INT64_MAX;  ///< of pattern and band together
-  bool empty_rows = false;                            ///< some query saw nothing
+
+  // The path of ATen's kernel only.
+  std::vector<Piece> pieces;
+  Tensor table;             ///< [H or 1, distances] of all score steps, or undefined
+  bool empty_rows = false;  ///< some query saw nothing
 };
 
 /// [B, H, n, d] as [B, G, H/G * n, d]: the queries of a group under each other.
@@ -53,6 +60,9 @@ Tensor grouped(const Tensor& x, int64_t groups);
 /// inputs: q of each band, then of each set v and its k of each band, then (with score steps) q_raw and what the steps
 /// prepared.
 Read attend_tiled(const std::shared_ptr<AttendCall>& call, const std::vector<Tensor>& inputs);
+
+/// float32 on the CPU. inputs: q, then of each set v and k, then tables as the call says.
+Read attend_kernel(const std::shared_ptr<AttendCall>& call, const std::vector<Tensor>& inputs);
 
 /// inputs: q, then of each set v and k.
 Read attend_fused(const std::shared_ptr<AttendCall>& call, const std::vector<Tensor>& inputs);

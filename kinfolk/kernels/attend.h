@@ -1,0 +1,89 @@
+// Softmax attention in tiles with a streaming softmax, float32: forward and backward, several sets of keys, scores by
+// distance and by query and distance.
+#pragma once
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace kinfolk::kernels {
+
+/// Rows of contiguous floats: of lane b, head h, token i at data + b lane + h head + i row.
+template <class T>
+struct Strided {
+  T* data = nullptr;
+  int64_t lane = 0, head = 0, row = 0;
+  T* at(int64_t b, int64_t h) const { return data + b * lane + h * head; }
+};
+/// int64 [B, n], or nothing.
+struct Whole {
+  const int64_t* data = nullptr;
+  int64_t lane = 0;
+  const int64_t* row(int64_t b) const { return data ? data + b * lane : nullptr; }
+};
+
+struct AttendSet {
+  Strided<const float> k, v;  ///< [B, G, S, d], [B, G, S, e]
+  int64_t length = 0;
+  Whole at, document;     ///< [B, S]; positions below 0 are never seen
+  Whole from, until;      ///< [B, L]: from <= at < until
+  Strided<float> dk, dv;  ///< zeroed by the caller; null: not wanted
+};
+
+/// out_i = sum_j softmax_j(s_ij) v_j over the visible keys of all sets, lse_i = log sum_j exp(s_ij), with
+/// s_ij = scale q_i . k_j + table[i - j] + by_scale p_i . r_(i-j). A row that sees nothing: out 0, lse -inf.
+struct Attend {
+  int64_t batch = 0, heads = 0, groups = 0, length = 0, width = 0, value_width = 0;
+  float scale = 1;
+  Strided<const float> q;
+  Whole q_at, q_document;
+  std::vector<AttendSet> sets;
+  int64_t nearest = INT64_MIN, farthest = INT64_MAX;  ///< visible distances
+
+  // Scores by distance: the distances `lowest` to `lowest` + distances - 1, which hold those of all visible pairs.
+  int64_t lowest = 0, distances = 0;
+  const float* table = nullptr;  ///< as attend_pack_table makes it, a head after another
+  int64_t table_head = 0;        ///< floats from head to head; 0: one for all
+
+  Strided<const float> by;  ///< p [B, H, L, c]
+  int64_t by_width = 0;
+  float by_scale = 1;
+  const float *by_panels = nullptr, *by_rows = nullptr;  ///< as attend_pack_by makes them, a head after another
+
+  Strided<float> out;    ///< [B, H, L, e]
+  float* lse = nullptr;  ///< [B, H, L]
+
+  // Backward: `out` and `lse` are read.
+  Strided<const float> d_out;
+  const float* d_lse = nullptr;  ///< [B, H, L] or null
+  Strided<float> dq, d_by;       ///< null: not wanted
+  float* d_table = nullptr;      ///< laid out like `table`, zeroed by the caller
+  float* d_by_rows = nullptr;    ///< laid out like `by_rows`, zeroed by the caller
+  std::mutex* lock = nullptr;    ///< held while those two are added to
+};
+
+constexpr int64_t kAttendRows = 96, kAttendColumns = 128;  ///< of a tile
+
+/// Columns of a packed table: distances, farthest first, between margins of zeros.
+int64_t attend_table_columns(int64_t distances);
+constexpr int64_t kAttendMargin = kAttendRows + kAttendColumns + 32;
+/// Column of distance t in a table of distances from `lowest` on.
+inline int64_t attend_column(int64_t lowest, int64_t distances, int64_t t) {
+  return kAttendMargin + lowest + distances - 1 - t;
+}
+inline int64_t attend_padded(int64_t width) { return (width + 15) / 16 * 16; }
+
+/// table [distances] of one head -> columns, times log2(e).
+void attend_pack_table(const float* table, int64_t distances, float* out);
+/// r [distances, c] of one head -> panels of 16 columns [c, 16], and rows [columns, c padded to 16].
+int64_t attend_panels_size(int64_t distances, int64_t width);
+int64_t attend_rows_size(int64_t distances, int64_t width);
+void attend_pack_by(const float* r, int64_t row, int64_t distances, int64_t width, float* panels, float* rows);
+
+/// Work is cut into items; any thread may take any range of them.
+int64_t attend_forward_items(const Attend& a);
+void attend_forward(const Attend& a, int64_t begin, int64_t end);
+/// One item a lane and group.
+int64_t attend_backward_items(const Attend& a);
+void attend_backward(const Attend& a, int64_t begin, int64_t end);
+
+}  // namespace kinfolk::kernels

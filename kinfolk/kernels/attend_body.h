@@ -1,0 +1,120 @@
+// Attention over tiles of 96 queries and 128 keys; included once for each instruction set. Scores are in units of
+// log2, so that weights are powers of two.
+#include "kinfolk/kernels/attend_tile_body.h"
+
+/// Rows [first, first + count) of a tile whose positions grow by one: their distances are one table, shifted.
+/// Runs in which no row sees a key are left out: their distances may lie outside the tables.
+template <class Body>
+KINFOLK_INLINE void each_run(const QueryTile& q, const TileSight& sight, const Strip& strip, int64_t most,
+                             const Body& body) {
+  for (int64_t r = strip.row; r < strip.row + strip.rows;) {
+    int64_t n = 1;
+    bool any = sight.full || sight.low[r] < sight.high[r];
+    while (n < most && r + n < strip.row + strip.rows && q.at[r + n] == q.at[r] + n) {
+      any = any || sight.low[r + n] < sight.high[r + n];
+      n++;
+    }
+    if (any) body(r, n);
+    r += n;
+  }
+}
+
+/// What both passes know of a call, a lane and a head.
+struct Head {
+  const Attend& a;
+  int64_t width, value_width, by_width;  ///< padded to 16
+  int64_t lane = -1, head = 0;
+  std::vector<SetSight> sets;
+  const float *table = nullptr, *by_panels = nullptr, *by_rows = nullptr;
+
+  explicit Head(const Attend& a)
+      : a(a),
+        width(attend_padded(a.width)),
+        value_width(attend_padded(a.value_width)),
+        by_width(attend_padded(a.by_width)) {}
+  /// True: another lane.
+  bool move(int64_t to_lane, int64_t to_head) {
+    head = to_head;
+    if (a.table) table = a.table + to_head * a.table_head;
+    if (a.by_panels) {
+      by_panels = a.by_panels + to_head * attend_panels_size(a.distances, a.by_width);
+      by_rows = a.by_rows + to_head * attend_rows_size(a.distances, a.by_width);
+    }
+    if (lane == to_lane) return false;
+    lane = to_lane;
+    sets = sight_of(a, lane);
+    return true;
+  }
+  int64_t column(int64_t distance) const { return attend_column(a.lowest, a.distances, distance); }
+  Tokens keys(size_t s, int64_t group) const { return {a.sets[s].k.at(lane, group), a.sets[s].k.row, sets[s].index}; }
+  Tokens values(size_t s, int64_t group) const { return {a.sets[s].v.at(lane, group), a.sets[s].v.row, sets[s].index}; }
+
+  /// Adds p_i . r_(i-j) to the scores of a strip; p [rows, by_width].
+  void add_by(const QueryTile& q, const KeyTile& k, const TileSight& sight, const Strip& strip, const float* p,
+              float* s) const {
+    if (!sight.affine) return;  // then in the mask
+    const int64_t panel = panel_stride(a.by_width);
+    each_run(q, sight, strip, 6, [&](int64_t r, int64_t n) {
+      const int64_t y = column(q.at[r] - k.at.low);  // of row r and column 0; a row below stands one before
+      const int64_t begin = (y - (n - 1) + strip.begin) / 16 * 16, end = attend_padded(y + strip.end);
+      panel_product<Into::add>(n, end - begin, a.by_width, p + r * by_width, by_width, by_panels, begin, panel,
+                               s + r * kStride + begin - y, kStride + 1);
+    });
+  }
+
+  /// Where columns are in any order: table and p . r go into the mask, pair by pair.
+  void complete_mask(const QueryTile& q, const KeyTile& k, size_t set, TileSight& sight, const float* p) const {
+    if (sight.affine || (!table && !by_rows)) return;
+    const int64_t* at = sets[set].at + k.first;
+    for (int64_t r = 0; r < q.count; r++) {
+      float* mask = sight.mask.data() + r * kAttendColumns;
+      for (int64_t c = 0; c < k.count; c++) {
+        if (mask[c] != 0) continue;
+        const int64_t y = column(q.at[r] - at[c]);
+        if (table) mask[c] += table[y];
+        if (by_rows) mask[c] += dot(p + r * by_width, by_rows + y * by_width, by_width);
+      }
+    }
+  }
+
+  RowSight row(const QueryTile& q, const KeyTile& k, const TileSight& sight, int64_t r) const {
+    if (!sight.affine) return {sight.mask.data() + r * kAttendColumns, 0, INT32_MAX};
+    RowSight out;
+    if (table && q.at[r] >= 0) out.table = table + column(q.at[r] - k.at.low);
+    if (!sight.full) out.low = sight.low[r], out.high = sight.high[r];
+    return out;
+  }
+};
+
+/// Calls f<table, part>() as a row needs it.
+template <class F>
+KINFOLK_INLINE void by_sight(const RowSight& sight, const Strip& strip, const F& f) {
+  const bool part = sight.low > strip.begin || sight.high < strip.end;
+  if (sight.table) {
+    part ? f.template operator()<true, true>() : f.template operator()<true, false>();
+  } else {
+    part ? f.template operator()<false, true>() : f.template operator()<false, false>();
+  }
+}
+
+/// Floats of scratch, aligned to a cache line.
+class Scratch {
+ public:
+  float* take(int64_t floats, bool zero = false) {
+    const auto bytes = static_cast<size_t>((std::max<int64_t>(floats, 1) * 4 + 63) / 64 * 64);
+    held_.emplace_back(static_cast<float*>(std::aligned_alloc(64, bytes)));
+    if (!held_.back()) throw std::bad_alloc();
+    if (zero) std::memset(held_.back().get(), 0, bytes);
+    return held_.back().get();
+  }
+
+ private:
+  struct Free {
+    void operator()(float* p) const { std::free(p); }
+  };
+  std::vector<std::unique_ptr<float, Free>> held_;
+};
+
+#include "kinfolk/kernels/attend_forward_body.h"
+//
+#include "kinfolk/kernels/attend_backward_body.h"

@@ -1,0 +1,169 @@
+// The fused path in float32: the kernel of kinfolk/kernels/attend.h, with tables by distance and scores by query and
+// distance that may learn.
+#include <mutex>
+
+#include "kinfolk/core/parallel.h"
+#include "kinfolk/kernels/attend.h"
+#include "kinfolk/ops/attend_call.h"
+
+namespace kinfolk {
+namespace {
+
+Tensor unit_rows(const Tensor& x) { return x.size(-1) <= 1 || x.stride(-1) == 1 ? x : x.contiguous(); }
+
+template <class T>
+kernels::Strided<T> strided(const Tensor& x) {
+  return {static_cast<T*>(x.data_ptr()), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+/// Zeros laid out as x is, or in order where rows of x are not contiguous.
+Tensor sum_like(const Tensor& x) {
+  const Tensor sum = at::zeros_like(x);
+  return sum.size(-1) <= 1 || sum.stride(-1) == 1 ? sum : at::zeros(x.sizes(), x.options());
+}
+
+/// A call as the kernel takes it, with the tensors that it points into.
+struct Described {
+  Described(const AttendCall& call, const std::vector<Tensor>& inputs) {
+    a.batch = call.batch, a.heads = call.heads, a.groups = call.groups, a.length = call.length;
+    a.width = call.width, a.value_width = call.value_width;
+    a.scale = static_cast<float>(call.bands[0].scale);
+    a.q = strided<const float>(hold(unit_rows(inputs[0])));
+    a.q_at = whole(call.q_at), a.q_document = whole(call.q_document);
+    a.nearest = call.nearest, a.farthest = call.farthest;
+    for (size_t s = 0; s < call.keys.size(); ++s) {
+      const Keys& keys = call.keys[s];
+      kernels::AttendSet set;
+      set.v = strided<const float>(hold(unit_rows(inputs[1 + 2 * s])));
+      set.k = strided<const float>(hold(unit_rows(inputs[2 + 2 * s])));
+      set.length = inputs[1 + 2 * s].size(2);
+      set.at = whole(keys.at), set.document = whole(keys.document);
+      set.from = whole(keys.from), set.until = whole(keys.until);
+      a.sets.push_back(set);
+    }
+    a.lowest = call.lowest;
+    if (call.table_input) pack_table(inputs[call.table_input]);
+    if (call.by_input) pack_by(call, inputs[call.by_input], inputs[call.by_input + 1]);
+  }
+
+  kernels::Attend a;
+
+ private:
+  const Tensor& hold(Tensor x) {
+    held_.push_back(std::move(x));
+    return held_.back();
+  }
+  kernels::Whole whole(const Tensor& x) {
+    if (!x.defined()) return {};
+    const Tensor& rows = hold(unit_rows(x));
+    return {rows.const_data_ptr<int64_t>(), rows.size(0) == 1 ? 0 : rows.stride(0)};
+  }
+  void pack_table(const Tensor& given) {
+    const Tensor table = given.contiguous();  // [H or 1, distances]
+    a.distances = table.size(1);
+    const int64_t columns = kernels::attend_table_columns(a.distances);
+    const Tensor& packed = hold(at::empty({table.size(0), columns}, table.options()));
+    for (int64_t h = 0; h < table.size(0); ++h) {
+      kernels::attend_pack_table(table.const_data_ptr<float>() + h * a.distances, a.distances,
+                                 packed.data_ptr<float>() + h * columns);
+    }
+    a.table = packed.const_data_ptr<float>();
+    a.table_head = table.size(0) == 1 ? 0 : columns;
+  }
+  void pack_by(const AttendCall& call, const Tensor& p, const Tensor& given) {
+    const Tensor r = unit_rows(given);  // [H, distances, c]
+    a.by = strided<const float>(hold(unit_rows(p)));
+    a.by_width = r.size(2), a.by_scale = static_cast<float>(call.by_scale), a.distances = r.size(1);
+    const int64_t panels = kernels::attend_panels_size(a.distances, a.by_width);
+    const int64_t rows = kernels::attend_rows_size(a.distances, a.by_width);
+    float* to = hold(at::empty({call.heads * (panels + rows)}, r.options())).data_ptr<float>();
+    parallel_for(0, call.heads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t h = begin; h < end; ++h) {
+        kernels::attend_pack_by(r.const_data_ptr<float>() + h * r.stride(0), r.stride(1), a.distances, a.by_width,
+                                to + h * panels, to + call.heads * panels + h * rows);
+      }
+    });
+    a.by_panels = to, a.by_rows = to + call.heads * panels;
+  }
+
+  std::vector<Tensor> held_;
+};
+
+/// Items that are worth a thread of their own, together.
+int64_t grain(const kernels::Attend& a, int64_t items) {
+  double keys = 0;
+  for (const auto& set : a.sets) keys += static_cast<double>(set.length);
+  const double work = keys * static_cast<double>(a.batch * a.heads * a.length * (a.width + a.value_width));
+  return std::max<int64_t>(1, static_cast<int64_t>(1e6 * static_cast<double>(items) / std::max(work, 1.0)));
+}
+
+Read forward(AttendCall& call, const std::vector<Tensor>& inputs) {
+  Described described(call, inputs);
+  kernels::Attend& a = described.a;
+  Read read;
+  read.out = at::empty({a.batch, a.length, a.heads, a.value_width}, inputs[0].options()).transpose(1, 2);
+  read.lse = at::empty({a.batch, a.heads, a.length}, inputs[0].options());
+  a.out = strided<float>(read.out), a.lse = read.lse.data_ptr<float>();
+  const int64_t items = kernels::attend_forward_items(a);
+  parallel_for(0, items, grain(a, items), [&](int64_t begin, int64_t end) { kernels::attend_forward(a, begin, end); });
+  return read;
+}
+
+std::vector<Tensor> backward(const AttendCall& call, const std::vector<Tensor>& inputs, const Read& read,
+                             const Tensor& d_out, const Tensor& d_lse, const std::vector<bool>& wanted) {
+  Described described(call, inputs);
+  kernels::Attend& a = described.a;
+  const Tensor out = unit_rows(read.out), lse = read.lse.contiguous();
+  const Tensor g = d_out.defined() ? unit_rows(d_out.to(at::kFloat)) : at::zeros_like(out);
+  const Tensor g_lse = d_lse.defined() ? d_lse.to(at::kFloat).contiguous() : Tensor();
+  a.out = strided<float>(out), a.lse = lse.data_ptr<float>();
+  a.d_out = strided<const float>(g);
+  a.d_lse = g_lse.defined() ? g_lse.const_data_ptr<float>() : nullptr;
+  std::mutex lock;
+  a.lock = &lock;
+  std::vector<Tensor> sums(inputs.size());
+  const auto sum = [&](size_t i) {
+    if (!wanted[i]) return kernels::Strided<float>{};
+    sums[i] = sum_like(inputs[i]);
+    return strided<float>(sums[i]);
+  };
+  a.dq = sum(0);
+  for (size_t s = 0; s < a.sets.size(); ++s) a.sets[s].dv = sum(1 + 2 * s), a.sets[s].dk = sum(2 + 2 * s);
+  const auto options = inputs[0].options();
+  Tensor d_table, d_rows;
+  if (call.table_input && wanted[call.table_input]) {
+    d_table = at::zeros({inputs[call.table_input].size(0), kernels::attend_table_columns(a.distances)}, options);
+    a.d_table = d_table.data_ptr<float>();
+  }
+  if (call.by_input) {
+    a.d_by = sum(call.by_input);
+    if (wanted[call.by_input + 1]) {
+      const int64_t columns = kernels::attend_table_columns(a.distances);
+      d_rows = at::zeros({a.heads, columns, kernels::attend_padded(a.by_width)}, options);
+      a.d_by_rows = d_rows.data_ptr<float>();
+    }
+  }
+  const int64_t items = kernels::attend_backward_items(a);
+  if (a.length > 0) {
+    parallel_for(0, items, grain(a, items),
+                 [&](int64_t begin, int64_t end) { kernels::attend_backward(a, begin, end); });
+  }
+  // Columns hold the farthest distance first.
+  if (d_table.defined()) {
+    sums[call.table_input] = d_table.narrow(1, kernels::kAttendMargin, a.distances).flip(1);
+  }
+  if (d_rows.defined()) {
+    constexpr double kLn2 = 0.6931471805599453;  // p was in units of log2
+    sums[call.by_input + 1] =
+        d_rows.narrow(1, kernels::kAttendMargin, a.distances).narrow(2, 0, a.by_width).flip(1).mul_(kLn2);
+  }
+  return sums;
+}
+
+}  // namespace
+
+Read attend_kernel(const std::shared_ptr<AttendCall>& call, const std::vector<Tensor>& inputs) {
+  return attend_node(call, inputs, forward, backward);
+}
+
+}  // namespace kinfolk
