@@ -104,11 +104,44 @@ TEST(Pattern, FaultsHaveACaretAndTheNearestTerm) {
 }
 
 TEST(Pattern, AnyTextParsesOrIsRefused) {
-  const std::vector<std::string> pieces = {"causal",    "full", "window", "(",    ")", "&", "|",         " ", "4",
-                                           "window(3)", "w",    "\n",     "\xff", "0", "-", "causal & ", "_"};
+  const std::vector<std::string> pieces = {"causal",
+                                           "full",
+                                           "window",
+                                           "(",
+                                           ")",
+                                           "&",
+                                           "|",
+                                           " ",
+                                           "4",
+                                           "window(3)",
+                                           "w",
+                                           "\n",
+                                           "\xff",
+                                           "0",
+                                           "-",
+                                           "causal & ",
+                                           "_",
+                                           ",",
+                                           "[",
+                                           "]",
+                                           ":",
+                                           "@",
+                                           "@prefix",
+                                           "global(",
+                                           "columns([",
+                                           "1, 2]",
+                                           "stride(2)",
+                                           "random(2, 1, ",
+                                           "blocks(3, 9, ",
+                                           "block_table(2, [",
+                                           "[1]",
+                                           "local2d(3, 5, 2, 2, 1, 1, ",
+                                           "raster)",
+                                           "prefix(",
+                                           "any"};
   std::mt19937 draw(7);
   int accepted = 0;
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     std::string text;
     for (unsigned n = draw() % 8; n > 0; --n)
       text += draw() % 5 ? pieces[draw() % pieces.size()] : std::string(1, static_cast<char>(draw()));
