@@ -1,0 +1,235 @@
+// The float32 kernel against the plain path in double: values and gradients, at every instruction set.
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include "kinfolk/core/errors.h"
+#include "tests/support/attend_problem.h"
+
+namespace kinfolk {
+namespace {
+
+constexpr double kBound = 1e-5;
+
+/// Adds table_h[i - j], which learns.
+struct TableStep : ScoreStep {
+  TableStep(Tensor table, int64_t lowest) : table(std::move(table)), lowest(lowest) {}
+  std::vector<Tensor> prepare(const Tensor&, int64_t, int64_t) override { return {table}; }
+  Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override {
+    const Tensor index = (tile.distance - lowest).expand({tile.scores.size(0), 1, -1, -1});
+    const Tensor added = prepared[0].index_select(1, index.reshape({-1}));  // [H or 1, B Lq Lk]
+    return tile.scores + added.view({-1, index.size(0), index.size(2), index.size(3)}).transpose(0, 1);
+  }
+  std::optional<DistanceTable> by_distance(const Tensor&, int64_t, int64_t) override {
+    return DistanceTable{table, lowest};
+  }
+  Tensor table;  ///< [H or 1, distances]
+  int64_t lowest;
+};
+
+/// Adds 0.3 (q_raw + v) . r_(i-j) over the first c channels.
+struct ByStep : ScoreStep {
+  ByStep(Tensor v, Tensor r, int64_t lowest) : v(std::move(v)), r(std::move(r)), lowest(lowest) {}
+  Tensor first(const Tensor& q) const { return q.narrow(3, 0, r.size(2)) + v.unsqueeze(1); }
+  std::vector<Tensor> prepare(const Tensor&, int64_t, int64_t) override { return {v, r}; }
+  Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override {
+    const Tensor p = tile.q.narrow(3, 0, r.size(2)) + prepared[0].unsqueeze(1);
+    const Tensor all = at::matmul(p, prepared[1].transpose(1, 2)) * 0.3;  // [B, H, Lq, distances]
+    return tile.scores + all.gather(-1, (tile.distance - lowest).expand(tile.scores.sizes()));
+  }
+  std::optional<QueryTable> by_query(const Tensor& q_raw, int64_t nearest, int64_t farthest) override {
+    return QueryTable{first(q_raw), r.narrow(1, nearest - lowest, farthest - nearest + 1), 0.3};
+  }
+  Tensor v, r;  ///< [H, c], [H, distances, c]
+  int64_t lowest;
+};
+
+struct Case {
+  Problem p;
+  bool table = false, one_table = false, by = false;
+  int64_t channels = 4, span = 700;
+};
+
+struct Outcome {
+  Read read;
+  std::vector<Tensor> gradients;
+};
+
+/// Runs in this type on copies of a double problem.
+Outcome run(const Case& c, at::ScalarType type, bool plain, const std::vector<Tensor>& given, const Tensor& d_out,
+            const Tensor& d_lse) {
+  Problem p = c.p;
+  p.type = type;
+  std::vector<Tensor> leaves;
+  size_t next = 0;
+  const auto leaf = [&](Tensor& x) {
+    x = given[next++].detach().to(type, /*non_blocking=*/false, /*copy=*/true).requires_grad_(true);
+    leaves.push_back(x);
+  };
+  leaf(p.q[0].q);
+  for (size_t s = 0; s < p.keys.size(); ++s) leaf(p.keys[s].v), leaf(p.bands[s][0].k);
+  leaf(p.q_raw);
+  Tensor table, v, r;
+  leaf(table), leaf(v), leaf(r);
+  TableStep table_step(table, -c.span);
+  ByStep by_step(v, r, -c.span);
+  if (c.table) p.score.push_back(&table_step);
+  if (c.by) p.score.push_back(&by_step);
+  p.plan.query_tile = 128, p.plan.key_tile = 512;
+  Outcome out{p.run(plain), {}};
+  if (!plain) {
+    EXPECT_TRUE(why_not_fused(p.q, p.keys, p.plan).empty());
+  }
+  const Tensor lse = out.read.lse.masked_fill(out.read.lse.detach().isinf(), 0);
+  const Tensor sum = (out.read.out * d_out.to(type)).sum() + (lse * d_lse.to(type)).sum();
+  out.gradients = torch::autograd::grad({sum}, leaves, {}, std::nullopt, false, true);
+  for (size_t n = 0; n < leaves.size(); ++n)
+    if (!out.gradients[n].defined()) out.gradients[n] = at::zeros_like(leaves[n]);
+  return out;
+}
+
+void expect_kernel_is_plain(const Case& c, const std::string& what, double bound = kBound) {
+  const auto draw = [](at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); };
+  const Problem& p = c.p;
+  const int64_t distances = 2 * c.span;
+  std::vector<Tensor> given = {p.q[0].q};
+  for (size_t s = 0; s < p.keys.size(); ++s) given.push_back(p.keys[s].v), given.push_back(p.bands[s][0].k);
+  given.push_back(p.q_raw);
+  given.push_back(draw({c.one_table ? 1 : p.heads, distances}));
+  given.push_back(draw({p.heads, c.channels}));
+  given.push_back(draw({p.heads, distances, c.channels}));
+  // Every number is one of float, so that both paths start from the same.
+  for (Tensor& x : given) x = x.to(at::kFloat).to(at::kDouble);
+  const Tensor d_out = draw({p.batch, p.heads, p.length, p.keys[0].v.size(3)}).to(at::kFloat).to(at::kDouble);
+  const Tensor d_lse = draw({p.batch, p.heads, p.length}).to(at::kFloat).to(at::kDouble);
+  const Outcome want = run(c, at::kDouble, true, given, d_out, d_lse);
+  const Outcome got = run(c, at::kFloat, false, given, d_out, d_lse);
+  EXPECT_LE(difference(got.read.out, want.read.out), bound) << what;
+  EXPECT_LE(difference(got.read.lse, want.read.lse), bound) << what;
+  for (size_t n = 0; n < given.size(); ++n) {
+    EXPECT_LE(difference(got.gradients[n], want.gradients[n]), 2 * bound) << what << ", gradient " << n;
+  }
+}
+
+Case make(int64_t batch, int64_t heads, int64_t groups, int64_t length, int64_t keys, int64_t width,
+          const std::string& pattern) {
+  Case c;
+  c.p.batch = batch, c.p.heads = heads, c.p.groups = groups, c.p.length = length, c.p.width = width;
+  c.p.pattern = pattern;
+  c.p.make(keys);
+  return c;
+}
+
+TEST(AttendKernel, LengthsAroundTiles) {
+  at::manual_seed(1);
+  for (const int64_t length : {1, 2, 6, 7, 15, 23, 25, 95, 96, 97, 127, 128, 129, 193, 257})
+    for (const char* pattern : {"causal", "full", "causal & window(50)"}) {
+      Case c = make(1, 2, 1, length, length, 16, pattern);
+      expect_kernel_is_plain(c, text(pattern, " at ", length));
+      c.table = c.by = true;
+      expect_kernel_is_plain(c, text(pattern, " at ", length, " with tables"));
+    }
+}
+
+TEST(AttendKernel, AnyWidth) {
+  at::manual_seed(2);
+  for (const int64_t width : {1, 3, 16, 17, 31, 64, 80}) {
+    Case c = make(1, 2, 2, 130, 140, width, "causal");
+    c.by = true, c.channels = std::min<int64_t>(width, 5 + width % 3);
+    expect_kernel_is_plain(c, text("width ", width));
+    c.p.keys[0].v = at::randn({1, 2, 140, width + 5}, at::kDouble);  // values of another width
+    expect_kernel_is_plain(c, text("width ", width, " and wider values"));
+  }
+}
+
+TEST(AttendKernel, StepsOverACache) {
+  at::manual_seed(3);
+  for (const int64_t length : {1, 3, 6, 7}) {
+    Case c = make(2, 8, 2, length, 300, 32, "causal");
+    expect_kernel_is_plain(c, text(length, " queries"));
+    c.table = c.by = true;
+    expect_kernel_is_plain(c, text(length, " queries with tables"));
+    c.p.gaps(static_cast<uint64_t>(length));
+    expect_kernel_is_plain(c, text(length, " queries with gaps"));
+  }
+}
+
+TEST(AttendKernel, TwoSetsAsSegmentsHaveThem) {
+  at::manual_seed(4);
+  Case c = make(2, 4, 4, 200, 200, 16, "causal");
+  c.p.q_at = c.p.keys[0].at = (at::arange(200, at::kLong) + 60).expand({2, 200});
+  c.p.add_keys(at::arange(200, at::kLong).expand({2, 200}));
+  const Tensor begin = at::floor_divide(c.p.q_at, at::scalar_tensor(64, at::kLong)) * 64;
+  c.p.keys[0].from = begin, c.p.keys[1].until = begin, c.p.keys[1].from = begin - 64;
+  for (const bool by : {false, true}) {
+    c.table = c.by = by;
+    expect_kernel_is_plain(c, text("segments, ", by));
+  }
+  c.p.keys[1].at = c.p.keys[1].at.sub(30).clamp_min(-1);  // a memory that is not full yet
+  expect_kernel_is_plain(c, "an emptier memory");
+}
+
+TEST(AttendKernel, TablesOfOneHeadAndPastOneThread) {
+  at::manual_seed(5);
+  Case c = make(3, 4, 2, 110, 130, 16, "causal | window(20)");
+  c.table = c.one_table = true;
+  expect_kernel_is_plain(c, "one table for all heads");
+  const int threads = at::get_num_threads();
+  at::set_num_threads(3);
+  c.by = true;
+  expect_kernel_is_plain(c, "three threads");
+  at::set_num_threads(threads);
+}
+
+TEST(AttendKernel, AnyCombination) {
+  std::mt19937_64 random(7);
+  const auto pick = [&](int64_t low, int64_t high) { return low + static_cast<int64_t>(random() % (high - low + 1)); };
+  const auto chance = [&](int64_t percent) { return pick(0, 99) < percent; };
+  for (int round = 0; round < 80; ++round) {
+    at::manual_seed(100 + round);
+    const int64_t groups = pick(1, 2), length = pick(1, 220);
+    Case c = make(pick(1, 3), groups * pick(1, 2), groups, length, length + pick(0, 200), pick(4, 40),
+                  std::vector<std::string>{"causal", "full", "causal & window(60)", "causal | window(3)"}[pick(0, 3)]);
+    Problem& p = c.p;
+    if (chance(50)) {
+      const int64_t n = pick(0, 150), first = pick(0, 40);
+      // In order, turned as in a ring, or in any order.
+      Tensor at = at::arange(n, at::kLong) + first;
+      if (chance(30)) at = at.roll(pick(0, 100));
+      if (chance(20)) at = at::randperm(n, at::kLong) + first;
+      p.add_keys(at.expand({p.batch, n}));
+    }
+    if (chance(40)) p.gaps(random(), 0.05 * static_cast<double>(pick(1, 19)));
+    if (chance(30)) {
+      p.q_document = at::randint(0, 40, {p.batch, p.length}, at::kLong).eq(0).cumsum(1);
+      for (auto& set : p.keys)
+        if (chance(80)) set.document = at::randint(0, 40, set.at.sizes(), at::kLong).eq(0).cumsum(1);
+    }
+    for (auto& set : p.keys) {
+      if (chance(25)) set.from = at::randint(-3, 200, {p.batch, p.length}, at::kLong);
+      if (chance(25)) set.until = at::randint(0, 400, {p.batch, p.length}, at::kLong);
+    }
+    if (chance(20)) p.q[0].nearest = pick(-3, 6);
+    c.table = chance(50), c.one_table = chance(30), c.by = chance(50);
+    expect_kernel_is_plain(c, text("round ", round, ", ", p.pattern));
+  }
+}
+
+TEST(AttendKernel, HugeScoresStayFinite) {
+  at::manual_seed(8);
+  Case c = make(1, 2, 2, 100, 100, 16, "causal");
+  c.p.q[0].q = c.p.q[0].q * 300;
+  // A score of 1000 is known to 6e-5 in float, and that is the relative error of its weight.
+  expect_kernel_is_plain(c, "scores of some hundreds", 6e-5);
+}
+
+TEST(AttendKernel, EveryInstructionSet) {
+  if (std::getenv("KINFOLK_ISA")) GTEST_SKIP() << "one level was asked for";
+  for (const char* level : {"baseline", "avx2"}) {
+    const std::string command =
+        text("KINFOLK_ISA=", level, " /proc/", getpid(), "/exe --gtest_filter='AttendKernel.*' --gtest_brief=1 1>&2");
+    EXPECT_EQ(std::system(command.c_str()), 0) << level;
+  }
+}
+
+}  // namespace
+}  // namespace kinfolk
