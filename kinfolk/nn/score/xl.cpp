@@ -11,15 +11,30 @@ Xl::Xl(const Options& options, const Context& context)
   v = register_parameter("v", draw_parameter(context, {heads, d}, 0.02));
 }
 
-std::vector<Tensor> Xl::prepare(const Tensor& like, int64_t nearest, int64_t farthest) {
-  const auto whole = at::TensorOptions().dtype(at::kLong).device(like.device());
-  Tensor distance = at::arange(nearest, farthest + 1, whole);
-  if (options_.clamp > 0) distance = distance.clamp_max(options_.clamp);
-  const Tensor table = r->forward(sinusoid(distance, width_, options_.base, "halves", r->weight.options()))
-                           .unflatten(-1, {v.size(0), v.size(1)})
-                           .permute({1, 2, 0});  // [H, d, distances]
+/// r of the distances nearest to farthest.  [distances, H, d]
+Tensor Xl::keys(int64_t nearest, int64_t farthest) {
+  const auto options = r->weight.options();
+  const int64_t end = first_ + (sinusoids_.defined() ? sinusoids_.size(0) : 0);
+  if (!sinusoids_.defined() || nearest < first_ || farthest >= end || sinusoids_.dtype() != options.dtype() ||
+      sinusoids_.device() != options.device()) {
+    // Farther than asked for, so that a growing cache does not ask at every step.
+    Tensor distance = at::arange(nearest, farthest + 1 + (farthest - nearest) / 4, options.dtype(at::kLong));
+    if (options_.clamp > 0) distance = distance.clamp_max(options_.clamp);
+    sinusoids_ = sinusoid(distance, width_, options_.base, "halves", options);
+    first_ = nearest;
+  }
+  const Tensor rows = sinusoids_.narrow(0, nearest - first_, farthest - nearest + 1);
+  return r->forward(rows).unflatten(-1, {v.size(0), v.size(1)});
+}
+
+std::vector<Tensor> Xl::prepare(const Tensor&, int64_t nearest, int64_t farthest) {
   // The lowest distance travels with the tensors: another call may prepare before this one is applied again.
-  return {table, v, at::full({}, nearest, at::TensorOptions().dtype(at::kLong))};
+  return {keys(nearest, farthest).permute({1, 2, 0}), v, at::full({}, nearest, at::TensorOptions().dtype(at::kLong))};
+}
+
+std::optional<QueryTable> Xl::by_query(const Tensor& q_raw, int64_t nearest, int64_t farthest) {
+  const Tensor p = q_raw.to(v.options()) + v.unsqueeze(1);  // [B, H, L, d]
+  return QueryTable{p, keys(nearest, farthest).transpose(0, 1), scale_};
 }
 
 Tensor Xl::apply(const Tile& tile, const std::vector<Tensor>& prepared) {

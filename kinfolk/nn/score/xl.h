@@ -7,7 +7,7 @@ namespace kinfolk {
 
 /// score_ij += (q_i + v) . r_(i-j) * scale, r_t = W_r sinusoid(t), q before the QkSteps. With the qk step `xl_bias`,
 /// whose u is added to q, the whole score is ((q_i + u) . k_j + (q_i + v) . r_(i-j)) / sqrt(d).
-/// Parameters: r.weight [H d, D] without bias, v [H, d]. One product of queries and distances a tile, then a gather.
+/// Parameters: r.weight [H d, D] without bias, v [H, d].
 struct Xl : Score {
   struct Options {
     double base = 10000;
@@ -21,12 +21,17 @@ struct Xl : Score {
   Xl(const Options& options, const Context& context);
   std::vector<Tensor> prepare(const Tensor& like, int64_t nearest, int64_t farthest) override;
   Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override;
+  std::optional<QueryTable> by_query(const Tensor& q_raw, int64_t nearest, int64_t farthest) override;
   std::shared_ptr<Linear> r;
   Tensor v;
 
  private:
+  Tensor keys(int64_t nearest, int64_t farthest);
+
   Options options_;
   int64_t width_;
+  Tensor sinusoids_;  ///< of distances first_ and on, kept from call to call
+  int64_t first_ = 0;
   double scale_;
 };
 
