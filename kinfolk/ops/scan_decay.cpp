@@ -1,86 +1,63 @@
 #include "kinfolk/ops/scan_decay.h"
 
-#include <c10/core/CPUAllocator.h>
-
 #include "kinfolk/core/errors.h"
-#include "kinfolk/core/parallel.h"
-#include "kinfolk/kernels/scan_decay.h"
+#include "kinfolk/ops/scan_decay_chunks.h"
 
 namespace kinfolk {
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
+/// [B, 1, L, 1]
+Tensor by_token(const Tensor& marks) { return marks.unsqueeze(1).unsqueeze(-1); }
 
-kernels::DecaySizes sizes_of(const Tensor& k, const Tensor& v) { return {k.size(1), k.size(2), k.size(3), v.size(3)}; }
-
-template <class Each>
-void over_heads(int64_t heads, const kernels::DecaySizes& sizes, Each&& each) {
-  parallel_for(0, heads, 1, [&](int64_t from, int64_t until) {
-    const c10::DataPtr scratch =
-        c10::GetCPUAllocator()->allocate(static_cast<size_t>(kernels::scan_decay_scratch(sizes)) * sizeof(float));
-    for (int64_t head = from; head < until; head++) each(head, static_cast<float*>(scratch.get()));
-  });
-}
-
-/// q, k [N, n, C, K], v [N, n, C, V], state [N, K, V], N = B H, in the kernel.
-struct FusedDecay : torch::autograd::Function<FusedDecay> {
-  static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& initial) {
-    const kernels::DecaySizes z = sizes_of(k, v);
-    const int64_t key = z.chunks * z.size * z.keys, value = z.chunks * z.size * z.values, square = z.keys * z.values;
-    Tensor state = initial.clone(at::MemoryFormat::Contiguous), out = at::empty_like(v);
-    Tensor states = at::empty({v.size(0), z.chunks, z.keys, z.values}, v.options());
-    const float *pq = q.const_data_ptr<float>(), *pk = k.const_data_ptr<float>(), *pv = v.const_data_ptr<float>();
-    float *ps = state.data_ptr<float>(), *po = out.data_ptr<float>(), *pa = states.data_ptr<float>();
-    over_heads(v.size(0), z, [&](int64_t h, float* scratch) {
-      kernels::scan_decay_forward(
-          z, {pq + h * key, pk + h * key, pv + h * value, ps + h * square, po + h * value, pa + h * z.chunks * square},
-          scratch);
-    });
-    ctx->save_for_backward({q, k, v, states});
-    return {out, state};
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    if (at::GradMode::is_enabled()) fail("[scan_decay] expected one derivative; found a request for the second");
-    const variable_list saved = ctx->get_saved_variables();
-    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &states = saved[3];
-    const kernels::DecaySizes z = sizes_of(k, v);
-    const int64_t key = z.chunks * z.size * z.keys, value = z.chunks * z.size * z.values, square = z.keys * z.values;
-    const Tensor go = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(v);
-    Tensor gs = grads[1].defined() ? grads[1].clone(at::MemoryFormat::Contiguous)
-                                   : at::zeros({v.size(0), z.keys, z.values}, v.options());
-    Tensor gq = at::empty_like(q), gk = at::empty_like(k), gv = at::empty_like(v);
-    const float *pq = q.const_data_ptr<float>(), *pk = k.const_data_ptr<float>(), *pv = v.const_data_ptr<float>(),
-                *pa = states.const_data_ptr<float>(), *pg = go.const_data_ptr<float>();
-    float *ps = gs.data_ptr<float>(), *dq = gq.data_ptr<float>(), *dk = gk.data_ptr<float>(),
-          *dv = gv.data_ptr<float>();
-    over_heads(v.size(0), z, [&](int64_t h, float* scratch) {
-      kernels::scan_decay_backward(z,
-                                   {pq + h * key, pk + h * key, pv + h * value, pa + h * z.chunks * square,
-                                    pg + h * value, ps + h * square, dq + h * key, dk + h * key, dv + h * value},
-                                   scratch);
-    });
-    return {gq, gk, gv, gs};
-  }
-};
-
-// The scan in its own type, scaled and masked, with z as one more value column of ones.
-struct Ready {
-  Tensor q, k, v, state, border;
-};
-
-Ready prepare(const DecayScan& s) {
+void check(const DecayScan& s) {
   if (s.q.dim() != 4 || s.q.sizes() != s.k.sizes() || s.v.dim() != 4 || s.v.size(2) != s.k.size(2)) {
     fail("[scan_decay] expected q, k [B, H, L, K] and v [B, H, L, V]; found ", s.q.sizes(), ", ", s.k.sizes(), ", ",
          s.v.sizes());
   }
+  const int64_t B = s.q.size(0), H = s.q.size(1), L = s.q.size(2), K = s.q.size(3), V = s.v.size(3);
+  const Tensor &key = s.gate.key, &value = s.gate.value;
+  const auto is = [](const Tensor& t, at::IntArrayRef sizes) { return t.sizes() == sizes; };
+  if (key.defined() && !is(key, {H}) && !is(key, {B, H, L}) && !is(key, {B, H, L, K})) {
+    fail("[scan_decay.gate.key] expected [H], [B, H, L] or [B, H, L, K] with B, H, L, K = ", s.q.sizes(), "; found ",
+         key.sizes());
+  }
+  if (value.defined() && !is(value, {B, H, L, V})) {
+    fail("[scan_decay.gate.value] expected [B, H, L, V] = ", s.v.sizes(), "; found ", value.sizes());
+  }
   if (s.normalise && !(s.eps > 0)) fail("[scan_decay.eps] expected more than 0; found ", s.eps);
+  if (s.normalise && value.defined()) {
+    fail("[scan_decay.normalise] expected false with decays of value channels, whose weights have no common sum; ",
+         "found true");
+  }
+  if (s.bonus.defined() && (!s.before || !is(s.bonus, {H, K}))) {
+    fail("[scan_decay.bonus] expected [H, K] = [", H, ", ", K, "] and a read before the step; found ", s.bonus.sizes(),
+         s.before ? "" : " and a read after it");
+  }
+}
+
+/// Decays of one side, 1 at invalid tokens. Logarithms are masked before they are raised, so that what an invalid token
+/// holds reaches no gradient.
+Tensor decays(const Tensor& given, const DecayScan& s, at::ScalarType type) {
+  if (!given.defined()) return {};
+  Tensor t = given.to(type);
+  if (t.dim() == 1) t = t.view({1, -1, 1}).expand({s.q.size(0), s.q.size(1), s.q.size(2)});
+  if (t.dim() == 3) t = t.unsqueeze(-1);
+  if (s.lanes.valid.defined()) t = t.masked_fill(by_token(s.lanes.valid.logical_not()), s.gate.log ? 0 : 1);
+  return s.gate.log ? t.exp() : t;
+}
+
+struct Ready : DecayCall {
+  Tensor border;  // bool [B, L]
+};
+
+// The scan in its own type, scaled and masked, with z as one more value column of ones.
+Ready prepare(const DecayScan& s) {
+  check(s);
   const at::ScalarType type = scan_type(s.v);
   const int64_t B = s.q.size(0), H = s.q.size(1), K = s.q.size(3), V = s.v.size(3);
   const auto ready = [&](const Tensor& t) { return mask_heads(t.to(type), s.lanes); };
-  Ready r{ready(s.q), ready(s.k), ready(s.v), s.state, borders(s.lanes)};
+  Ready r{{ready(s.q), ready(s.k), ready(s.v), s.state, decays(s.gate.key, s, type), decays(s.gate.value, s, type)},
+          borders(s.lanes)};
   if (s.scale != 1.0) r.q = r.q * s.scale;
   r.state = r.state.defined() ? r.state.to(type) : at::zeros({B, H, K, V}, r.q.options());
   if (s.normalise) {
@@ -106,74 +83,73 @@ DecayScanned finish(const DecayScan& s, const Tensor& out, const Tensor& state) 
   return done;
 }
 
+/// q . (u k) v, what a token reads of itself before it is written.
+Tensor own_read(const DecayScan& s, const DecayCall& r) {
+  const Tensor u = s.bonus.to(r.q.scalar_type()).unsqueeze(1);  // [H, 1, K]
+  return (r.q * u * r.k).sum(-1, true) * r.v;                   // [B, H, L, V]
+}
+
+/// A read before step t is a read after step t - 1: queries move one token back, outputs one forth.
+Scanned read_before(const Ready& r, const std::function<Scanned(const DecayCall&)>& run) {
+  const int64_t L = r.q.size(2);
+  const Tensor q = r.border.defined() ? r.q.masked_fill(by_token(r.border), 0) : r.q;
+  DecayCall moved = r;
+  moved.q = at::constant_pad_nd(q.narrow(2, 1, L - 1), {0, 0, 0, 1});
+  const Scanned done = run(moved);
+  return {at::cat({at::matmul(q.narrow(2, 0, 1), r.state), done.out.narrow(2, 0, L - 1)}, 2), done.state};
+}
+
 }  // namespace
 
 DecayScanned scan_decay(const DecayScan& scan, int64_t chunk) {
   const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
-  const Ready r = prepare(scan);
-  const int64_t B = r.q.size(0), H = r.q.size(1), K = r.q.size(3), V = r.v.size(3);
-  if (r.q.size(2) == 0) return finish(scan, r.q.new_zeros({B, H, 0, V}), r.state);
-  if (!scan.plain && !r.border.defined() && r.q.is_cpu() &&
-      why_not_fused_decay(K, scan.v.size(3), r.q.scalar_type()).empty()) {
-    if (chunk < 1) fail("[scan.chunk] expected at least 1; found ", chunk);
-    const Chunks chunks =
-        Chunks::exactly(r.q.size(2), std::min<int64_t>(64, (std::min(r.q.size(2), chunk) + 15) / 16 * 16));
-    const int64_t missing = (16 - V % 16) % 16;  // beside the column of ones
-    const auto widen = [&](const Tensor& t) { return missing > 0 ? at::constant_pad_nd(t, {0, missing}) : t; };
-    const variable_list done = FusedDecay::apply(chunks.cut(r.q), chunks.cut(r.k), chunks.cut(widen(r.v)),
-                                                 widen(r.state).reshape({B * H, K, V + missing}));
-    return finish(scan, chunks.join(done[0], B).narrow(-1, 0, V),
-                  done[1].reshape({B, H, K, V + missing}).narrow(-1, 0, V));
+  if (chunk < 1) fail("[scan.chunk] expected at least 1; found ", chunk);
+  Ready r = prepare(scan);
+  if (r.q.size(2) == 0) return finish(scan, r.q.new_zeros({r.q.size(0), r.q.size(1), 0, r.v.size(3)}), r.state);
+  if (r.border.defined()) {  // the state is zero there: a decay of 0
+    const Tensor mark = by_token(r.border);
+    r.key = r.key.defined() ? r.key.masked_fill(mark, 0)
+                            : mark.logical_not().to(r.q.scalar_type()).expand({-1, r.q.size(1), -1, -1});
   }
-  const Chunks chunks(r.q.size(2), chunk);
-  const ChunkBorders border = chunk_borders(r.border, chunks, H, r.q.scalar_type());
-  const Tensor q = chunks.cut(r.q), k = chunks.cut(r.k), v = chunks.cut(r.v);  // [B H, n, C, .]
-
-  Tensor score = at::matmul(q, k.transpose(-1, -2));  // [B H, n, C, C]
-  score = border.defined() ? score * border.same : score.tril();
-  Tensor out = at::matmul(score, v);
-  const Tensor written = at::matmul((border.defined() ? k * border.last : k).transpose(-1, -2), v);  // [B H, n, K, V]
-
-  // State before each chunk, and after the last.
-  const Tensor initial = r.state.reshape({B * H, 1, K, V});
-  Tensor states;  // [B H, n + 1, K, V]
-  if (!border.defined()) {
-    states = at::cat({initial, written}, 1).cumsum(1);
-  } else {
-    std::vector<Tensor> all{initial.squeeze(1)};
-    const std::vector<Tensor> each = written.unbind(1), goes_on = border.whole.unbind(1);
-    for (int64_t c = 0; c < chunks.count; c++) all.push_back(all.back() * goes_on[c] + each[c]);
-    states = at::stack(all, 1);
-  }
-  out = out + at::matmul(border.defined() ? q * border.alive : q, states.narrow(1, 0, chunks.count));
-  return finish(scan, chunks.join(out, B), states.select(1, chunks.count).reshape({B, H, K, V}));
+  const bool fused = !scan.plain && r.q.is_cpu() && !r.value.defined() &&
+                     why_not_fused_decay(r.q.size(3), r.v.size(3), r.q.scalar_type()).empty();
+  const auto run = [&](const DecayCall& call) {
+    return fused ? decay_chunks_fused(call, chunk) : decay_chunks_plain(call, chunk);
+  };
+  Scanned done = scan.before ? read_before(r, run) : run(r);
+  if (scan.bonus.defined()) done.out = done.out + own_read(scan, r);
+  return finish(scan, done.out, done.state);
 }
 
-std::string why_not_fused_decay(int64_t keys, int64_t values, at::ScalarType type) {
-  if (type != at::kFloat) return "it is not float32";
-  if (!kernels::scan_decay_fits({1, 16, keys, values})) {
-    return text("head widths ", keys, " and ", values, " are not multiples of 16");
-  }
-  return "";
+std::string why_not_fused_decay(int64_t, int64_t, at::ScalarType type) {
+  return type == at::kFloat ? "" : "it is not float32";
 }
 
 DecayScanned scan_decay_steps(const DecayScan& scan) {
   const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
   const Ready r = prepare(scan);
-  const int64_t B = r.q.size(0), H = r.q.size(1), V = r.v.size(3);
-  if (r.q.size(2) == 0) return finish(scan, r.q.new_zeros({B, H, 0, V}), r.state);
-  const std::vector<Tensor> q = r.q.unsqueeze(-2).unbind(2), k = r.k.unsqueeze(-1).unbind(2),
-                            v = r.v.unsqueeze(-2).unbind(2);
+  const int64_t B = r.q.size(0), H = r.q.size(1), L = r.q.size(2), V = r.v.size(3);
+  if (L == 0) return finish(scan, r.q.new_zeros({B, H, 0, V}), r.state);
+  const auto each = [&](const Tensor& t, int64_t unit) {  // rows or columns, token by token
+    return t.defined() ? t.unsqueeze(unit).unbind(2) : std::vector<Tensor>(static_cast<size_t>(L));
+  };
+  const std::vector<Tensor> q = each(r.q, -2), k = each(r.k, -1), v = each(r.v, -2), key = each(r.key, -1),
+                            value = each(r.value, -2);
   std::vector<Tensor> out;
-  Tensor state = r.state;
+  Tensor state = r.state;  // [B, H, K, V]
   for (size_t t = 0; t < q.size(); t++) {
     if (r.border.defined()) {
       state = state.masked_fill(r.border.select(1, static_cast<int64_t>(t)).view({B, 1, 1, 1}), 0);
     }
+    if (scan.before) out.push_back(at::matmul(q[t], state).squeeze(-2));  // [B, H, V]
+    if (key[t].defined()) state = key[t] * state;
+    if (value[t].defined()) state = state * value[t];
     state = state + k[t] * v[t];
-    out.push_back(at::matmul(q[t], state).squeeze(-2));  // [B, H, V]
+    if (!scan.before) out.push_back(at::matmul(q[t], state).squeeze(-2));
   }
-  return finish(scan, at::stack(out, 2), state);
+  Tensor all = at::stack(out, 2);
+  if (scan.bonus.defined()) all = all + own_read(scan, r);
+  return finish(scan, all, state);
 }
 
 }  // namespace kinfolk

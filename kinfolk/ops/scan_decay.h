@@ -6,8 +6,18 @@
 
 namespace kinfolk {
 
-/// S_t = S_{t-1} + k_t v_t^T,  o_t = scale q_t S_t; with `normalise` also z_t = z_{t-1} + k_t and
-/// o_t = scale q_t S_t / (scale q_t . z_t + eps)   (Katharopoulos et al. 2020; k and q after their feature map).
+/// G_t[a, b] = key_t[a] value_t[b]: what the state is multiplied by before a token is written. Undefined parts are 1.
+/// Zeros, ones and any sign are fine: nothing is divided by a decay and no logarithm is taken.
+struct DecayGate {
+  Tensor key = {};    ///< [H]: for each head; [B, H, L]: for each token too; [B, H, L, K]: for each key channel too
+  Tensor value = {};  ///< [B, H, L, V]: for each token, head and value channel
+  bool log = false;   ///< both are logarithms, -inf for a decay of 0
+};
+
+/// S_t = G_t (.) S_{t-1} + k_t v_t^T,  o_t = scale q_t S_t. With `before` the read comes first:
+/// o_t = scale q_t (S_{t-1} + diag(bonus) k_t v_t^T)   (RWKV-6; Peng et al. 2024, arXiv 2404.05892).
+/// With `normalise` also z_t = G_t z_{t-1} + k_t and o_t is divided by scale q_t . z_t + eps (Katharopoulos et al.
+/// 2020; k and q after their feature map); then the gate has no value part.
 struct DecayScan {
   Tensor q, k;        ///< [B, H, L, K]
   Tensor v;           ///< [B, H, L, V]
@@ -18,6 +28,9 @@ struct DecayScan {
   double eps = 1e-6;
   ScanLanes lanes = {};
   bool plain = false;  ///< tests: never the fused path
+  DecayGate gate = {};
+  bool before = false;
+  Tensor bonus = {};  ///< u [H, K], with `before`; undefined: zeros
 };
 
 struct DecayScanned : Scanned {
@@ -25,11 +38,11 @@ struct DecayScanned : Scanned {
 };
 
 /// All tokens at once in chunks: inside a chunk a masked product, between chunks the state. Any `chunk` gives the same;
-/// chunk >= L is the parallel form. Differentiable in q, k, v, state, sum.
-/// Without borders, in float32 on a CPU and with K and V multiples of 16 it runs in kernels/scan_decay, in chunks of
-/// 16, 32, 48 or 64, and is differentiable once.
+/// chunk >= L is the parallel form (with decays for each channel chunks hold at most 16 tokens). Differentiable in
+/// q, k, v, state, sum, bonus and the gate. In float32 on a CPU, and without a value gate, it runs in
+/// kernels/scan_decay, in chunks of 16, 32, 48 or 64, and is differentiable once.
 DecayScanned scan_decay(const DecayScan& scan, int64_t chunk);
-/// Why a scan without borders of these head widths would not run there; empty: it does.
+/// Why a scan without a value gate would not run there; empty: it does.
 std::string why_not_fused_decay(int64_t keys, int64_t values, at::ScalarType type);
 /// The same token by token, as it is written above.
 DecayScanned scan_decay_steps(const DecayScan& scan);

@@ -174,7 +174,7 @@ TEST(ScanDecay, FusedAgreesWithPlain) {
 
 TEST(ScanDecay, SaysWhyItIsNotFused) {
   EXPECT_NE(why_not_fused_decay(32, 32, at::kDouble).find("float32"), std::string::npos);
-  EXPECT_NE(why_not_fused_decay(24, 32, at::kFloat).find("24"), std::string::npos);
+  EXPECT_EQ(why_not_fused_decay(24, 32, at::kFloat), "");  // widened with channels that hold nothing
 }
 
 TEST(ScanDecay, EverySplitGivesTheSame) {

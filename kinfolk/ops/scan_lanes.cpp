@@ -30,14 +30,14 @@ Chunks Chunks::exactly(int64_t length, int64_t size) {
   return chunks;
 }
 
-Tensor Chunks::cut(const Tensor& t) const {
+Tensor Chunks::cut(const Tensor& t, double fill) const {
   const int64_t missing = count * size - length;
   std::vector<int64_t> shape{t.size(0) * t.size(1), count, size};
   Tensor filled = t;
   if (missing > 0) {
     std::vector<int64_t> pad(2 * (t.dim() - 2), 0);
     pad.back() = missing;
-    filled = at::constant_pad_nd(t, pad);
+    filled = at::constant_pad_nd(t, pad, fill);
   }
   for (int64_t i = 3; i < t.dim(); i++) shape.push_back(t.size(i));
   return filled.reshape(shape).contiguous();

@@ -27,12 +27,13 @@ Tensor mask_heads(const Tensor& t, const ScanLanes& lanes);
 /// The type that a scan of such inputs is computed in.
 at::ScalarType scan_type(const Tensor& t);
 
-/// Chunks of C tokens: n = ceil(L / C), the tail filled with zeros.
+/// Chunks of C tokens: n = ceil(L / C), the tail filled.
 struct Chunks {
   int64_t length, size, count;
   Chunks(int64_t length, int64_t chunk);                ///< no longer than the sequence
   static Chunks exactly(int64_t length, int64_t size);  ///< even if the sequence is shorter
-  Tensor cut(const Tensor& t) const;                    ///< [B, H, L, ...] -> [B H, n, C, ...], contiguous
+  /// [B, H, L, ...] -> [B H, n, C, ...], contiguous; the tail holds `fill`.
+  Tensor cut(const Tensor& t, double fill = 0) const;
   Tensor join(const Tensor& t, int64_t batch) const;    ///< [B H, n, C, ...] -> [B, H, L, ...]
 };
 

@@ -1,0 +1,21 @@
+// The two ways that scan_decay takes through its chunks: the kernel, and torch operators.
+#pragma once
+#include "kinfolk/ops/scan_lanes.h"
+
+namespace kinfolk {
+
+/// Everything in one type, scaled, invalid tokens without effect, borders as decays of 0.
+struct DecayCall {
+  Tensor q, k;   ///< [B, H, L, K]
+  Tensor v;      ///< [B, H, L, V]
+  Tensor state;  ///< [B, H, K, V]
+  Tensor key;    ///< decays [B, H, L, 1 or K]; undefined: 1
+  Tensor value;  ///< decays [B, H, L, V]; undefined: 1
+};
+
+/// Output [B, H, L, V] and last state [B, H, K, V]; L > 0.
+Scanned decay_chunks_plain(const DecayCall& call, int64_t chunk);
+/// The same in float32 on a CPU, without decays of value channels.
+Scanned decay_chunks_fused(const DecayCall& call, int64_t chunk);
+
+}  // namespace kinfolk
