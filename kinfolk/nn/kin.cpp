@@ -29,6 +29,11 @@
 #include "kinfolk/nn/qk/yarn.h"
 #include "kinfolk/nn/residual/add.h"
 #include "kinfolk/nn/score/alibi.h"
+#include "kinfolk/nn/score/distance.h"
+#include "kinfolk/nn/score/kerple.h"
+#include "kinfolk/nn/score/shaw.h"
+#include "kinfolk/nn/score/span.h"
+#include "kinfolk/nn/score/t5.h"
 #include "kinfolk/nn/score/xl.h"
 
 namespace kinfolk {
@@ -78,6 +83,11 @@ Registry<Score>& registry<Score>() {
   static Registry<Score> list = [] {
     Registry<Score> kin("score step");
     kin.add<Alibi>("alibi", "a linear bias on distance, one slope a head (Press et al. 2022)");
+    kin.add<T5>("t5", "a learned bias for each bucket of distances (Raffel et al. 2020)");
+    kin.add<Shaw>("shaw", "learned vectors of the distance on keys and values (Shaw et al. 2018)");
+    kin.add<Kerple>("kerple", "a learned kernel of the distance, logarithm or power (Chi et al. 2022)");
+    kin.add<Distance>("distance", "relu of the score times a learned curve over distance (Wu et al. 2021)");
+    kin.add<Span>("span", "each head learns how far back it looks (Sukhbaatar et al. 2019)");
     kin.add<Xl>("xl", "relative positions of Transformer-XL (Dai et al. 2019)");
     return kin;
   }();

@@ -23,6 +23,7 @@ struct Imported {
   Size size;
   std::map<std::string, Where> names;
   std::set<std::string> unused;  ///< tables that ours computes
+  std::set<std::string> zeros;   ///< ours that theirs does not have, left at zero
 };
 
 /// A norm or a linear map: weight and bias of the same names.
@@ -63,13 +64,48 @@ inline Imported import_gpt2(const nlohmann::json& config) {
   return to;
 }
 
-inline Imported import_llama(const nlohmann::json& config) {
+/// The step of a LLaMA for a call of this length. Where theirs depends on the length of the call and ours on the
+/// position of the query, the step stands for theirs at this one length.
+inline std::string llama_rotation(const nlohmann::json& config, int64_t length, std::string& why_not) {
+  const auto& scaling = config.at("rope_scaling");
+  const auto number = [](double x) { return write_toml_value(Value(x)); };
+  const std::string base = ", base = " + number(config.at("rope_theta").get<double>());
+  if (scaling.is_null()) return "{ kind = \"rope\"" + base + " }";
+  const std::string type = scaling.at("rope_type");
+  const double factor = scaling.at("factor");
+  const int64_t limit = config.at("max_position_embeddings");
+  const int64_t trained = scaling.value("original_max_position_embeddings", limit);
+  const std::string scaled = text(base, ", factor = ", number(factor));
+  if (type == "linear") return "{ kind = \"rope_pi\"" + scaled + " }";
+  if (type == "yarn") return text("{ kind = \"yarn\", ramp = \"code\", trained = ", trained, scaled, " }");
+  if (type == "llama3") {
+    return text("{ kind = \"yarn\", temperature = false, trained = ", trained,
+                ", alpha = ", number(scaling.at("low_freq_factor").get<double>()),
+                ", beta = ", number(scaling.at("high_freq_factor").get<double>()), scaled, " }");
+  }
+  if (type == "dynamic") {
+    const double s = factor * static_cast<double>(std::max(length, limit)) / static_cast<double>(limit) - (factor - 1);
+    return text("{ kind = \"rope_ntk\", factor = ", number(s), base, " }");
+  }
+  if (type == "longrope") {
+    std::string factors;
+    for (const double f : scaling.at(length > limit ? "long_factor" : "short_factor")) {
+      factors += (factors.empty() ? "" : ", ") + number(f);
+    }
+    return text("{ kind = \"longrope\", trained = ", limit, ", short_factor = [", factors, "], long_factor = [",
+                factors, "]", scaled, " }");
+  }
+  why_not = "rope_scaling " + scaling.dump();
+  return "\"rope\"";
+}
+
+inline Imported import_llama(const nlohmann::json& config, int64_t length) {
   Imported to;
   to.size.depth = config.at("num_hidden_layers"), to.size.width = config.at("hidden_size");
   to.size.heads = config.at("num_attention_heads"), to.size.vocabulary = config.at("vocab_size");
   to.size.context = config.at("max_position_embeddings");
   to.size.feed = 3 * config.at("intermediate_size").get<int64_t>();  // glu takes 2/3 of ratio * feed
-  if (!config.at("rope_scaling").is_null()) to.why_not = "rope_scaling " + config.at("rope_scaling").dump();
+  const std::string rotation = llama_rotation(config, length, to.why_not);
   if (config.at("hidden_act") != "silu") to.why_not = "hidden_act " + config.at("hidden_act").dump();
   if (config.at("rms_norm_eps").get<double>() != 1e-5) to.why_not = "rms_norm_eps other than 1e-5";
   if (config.at("attention_bias").get<bool>() || config.at("mlp_bias").get<bool>()) to.why_not = "biases";
@@ -77,9 +113,8 @@ inline Imported import_llama(const nlohmann::json& config) {
   to.recipe = text("head = { kind = \"lm\", tied = ", tied ? "true" : "false", ", norm_kind = \"rms\" }\n",
                    "[[layers]]\nrepeat = \"all\"\nnorm_kind = \"rms\"\n[[layers.branches]]\nkind = \"attention\"\n",
                    "groups = ", config.at("num_key_value_heads").get<int64_t>(),
-                   "\nhead_width = ", config.at("head_dim").get<int64_t>(),
-                   "\nqk = [{ kind = \"rope\", base = ", write_toml_value(Value(config.at("rope_theta").get<double>())),
-                   " }]\n[[layers.branches]]\nkind = \"glu\"\nratio = 0.5\n");
+                   "\nhead_width = ", config.at("head_dim").get<int64_t>(), "\nqk = [", rotation,
+                   "]\n[[layers.branches]]\nkind = \"glu\"\nratio = 0.5\n");
   for (int64_t i = 0; i < to.size.depth; ++i) {
     const std::string theirs = text("model.layers.", i, "."), ours = text("layers.", i, ".");
     to.names[theirs + "input_layernorm.weight"] = {{ours + "before.0.weight"}};
@@ -138,10 +173,46 @@ inline Imported import_transfo_xl(const nlohmann::json& config, int64_t segment)
   return to;
 }
 
-inline Imported import_config(const nlohmann::json& config, int64_t segment) {
+/// Trunk of MPT: ALiBi, no biases; the norms have none either, so ours stay at zero.
+inline Imported import_mpt(const nlohmann::json& config) {
+  Imported to;
+  const auto& attention = config.at("attn_config");
+  const int64_t heads = config.at("n_heads");
+  to.size.depth = config.at("n_layers"), to.size.width = config.at("d_model"), to.size.heads = heads;
+  to.size.feed = config.at("expansion_ratio").get<int64_t>() * to.size.width;
+  to.size.vocabulary = config.at("vocab_size"), to.size.context = config.at("max_seq_len");
+  if (!attention.at("alibi").get<bool>() || attention.at("alibi_bias_max") != 8) to.why_not = "another bias than ALiBi";
+  if (!attention.at("clip_qkv").is_null() || attention.at("qk_ln").get<bool>())
+    to.why_not = "clipped or normalised q, k";
+  if (!config.at("no_bias").get<bool>()) to.why_not = "biases";
+  if ((heads & (heads - 1)) != 0) to.why_not = "its own slopes for a number of heads that is no power of two";
+  to.recipe =
+      "[[layers]]\nrepeat = \"all\"\n[[layers.branches]]\nkind = \"attention\"\nscore = [\"alibi\"]\n"
+      "[[layers.branches]]\nkind = \"mlp\"\nactivation = \"gelu\"\nbias = false\n";
+  const auto norm = [&](const std::string& theirs, const std::string& ours) {
+    to.names[theirs + ".weight"] = {{ours + ".weight"}};
+    to.zeros.insert(ours + ".bias");
+  };
+  for (int64_t i = 0; i < to.size.depth; ++i) {
+    const std::string theirs = text("transformer.blocks.", i, "."), ours = text("layers.", i, ".");
+    norm(theirs + "norm_1", ours + "before.0");
+    norm(theirs + "norm_2", ours + "before.1");
+    const std::string branch = ours + "branches.0.";
+    to.names[theirs + "attn.Wqkv.weight"] = {{branch + "q.weight", branch + "k.weight", branch + "v.weight"}};
+    to.names[theirs + "attn.out_proj.weight"] = {{branch + "out.weight"}};
+    to.names[theirs + "ffn.up_proj.weight"] = {{ours + "branches.1.in.weight"}};
+    to.names[theirs + "ffn.down_proj.weight"] = {{ours + "branches.1.out.weight"}};
+  }
+  norm("transformer.norm_f", "norm");
+  to.names["transformer.wte.weight"] = {{"input.table"}};
+  return to;
+}
+
+inline Imported import_config(const nlohmann::json& config, int64_t segment, int64_t length) {
   const std::string type = config.at("model_type");
   if (type == "gpt2") return import_gpt2(config);
-  if (type == "llama") return import_llama(config);
+  if (type == "llama") return import_llama(config, length);
+  if (type == "mpt") return import_mpt(config);
   if (type == "transfo-xl") return import_transfo_xl(config, segment);
   Imported to;
   to.why_not = "no recipe for " + type;

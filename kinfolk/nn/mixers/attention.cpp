@@ -21,6 +21,30 @@ std::vector<std::shared_ptr<Base>> make_steps(torch::nn::Module& owner, const st
   return steps;
 }
 
+/// What the score steps add to values, in the bands that the pattern shows.
+std::vector<ValueBand> value_bands(const std::vector<std::shared_ptr<Score>>& score, const Pattern& pattern) {
+  std::vector<ValueBand> shown;
+  for (const auto& step : score)
+    for (const auto& band : step->values_by_distance())
+      if (band.nearest <= pattern.farthest() && band.farthest >= pattern.nearest()) shown.push_back(band);
+  if (shown.empty()) shown.emplace_back();
+  return shown;
+}
+
+/// The set as queries at `at` see it in a band of distances, with what the band adds to the values.
+Keys in_band(Keys set, const ValueBand& band, const Tensor& at) {
+  if (band.w.defined()) set.v = set.v + band.w.to(set.v.scalar_type());
+  if (band.farthest != INT64_MAX) {
+    const Tensor from = at - band.farthest;
+    set.from = set.from.defined() ? at::maximum(set.from, from) : from;
+  }
+  if (band.nearest != INT64_MIN) {
+    const Tensor until = at - band.nearest + 1;
+    set.until = set.until.defined() ? at::minimum(set.until, until) : until;
+  }
+  return set;
+}
+
 /// The stages that occur among valid queries; undefined `stage`: one.
 std::vector<int64_t> stages_of(const Tensor& stage, const Tensor& at) {
   if (!stage.defined()) return {0};
@@ -61,6 +85,10 @@ Attention::Attention(const Options& options, const Context& context) {
   score = make_steps<Score>(*this, "score", options.score, mine);
   memory = registry<Memory>().create(options.memory, mine, context.path.empty() ? "memory" : context.path + ".memory");
   register_module("memory", memory);
+  const auto gives_values = [](const auto& step) { return !step->values_by_distance().empty(); };
+  if (std::count_if(score.begin(), score.end(), gives_values) > 1) {
+    fail("[", context.path, ".score] expected one step that adds to values; found several");
+  }
   const Tensor nowhere = at::zeros({1, 0}, at::kLong);
   for (size_t n = 0; n < qk.size(); ++n) {
     keys_final_ = keys_final_ && qk[n]->keys_final();
@@ -147,10 +175,12 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
   std::vector<QueryBand> queries;
   for (const auto& band : all)
     if (shown(band)) queries.push_back(band);
-  std::vector<Keys> looked;  // a set of keys for each stage of the queries
+  std::vector<Keys> looked;  // for each stage of the queries and band of the values
   std::vector<std::vector<KeyBand>> sets;
   const Tensor stage = staged_ ? staged_->stage(at) : Tensor();
   const auto stages = stages_of(stage, at);
+  const auto values = value_bands(score, *pattern_);
+  const Tensor shifted = how.shift == 0 ? at : at::where(at.lt(0), at, at + how.shift);
   for (const auto& set : keys) {
     const Tensor true_at = how.shift == 0 ? set.at : set.at - how.shift;
     for (const int64_t m : stages) {
@@ -161,11 +191,15 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
       std::vector<KeyBand> used;
       for (size_t n = 0; n < all.size(); ++n)
         if (shown(all[n])) used.push_back(made[n]);
-      sets.push_back(std::move(used));
-      looked.push_back(set);
-      if (stages.size() == 1) continue;
-      const Tensor until = set.until.defined() ? set.until : at::full_like(at, INT64_MAX);
-      looked.back().until = at::where(stage.eq(m), until, 0);
+      Keys seen = set;
+      if (stages.size() > 1) {
+        const Tensor until = set.until.defined() ? set.until : at::full_like(at, INT64_MAX);
+        seen.until = at::where(stage.eq(m), until, 0);
+      }
+      for (const auto& band : values) {
+        looked.push_back(in_band(seen, band, shifted));
+        sets.push_back(used);
+      }
     }
   }
   AttendPlan plan;
@@ -173,7 +207,6 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
   for (const auto& step : score) plan.score.push_back(step.get());
   plan.dropout = dropout;
   plan.seed = seed;
-  const Tensor shifted = how.shift == 0 ? at : at::where(at.lt(0), at, at + how.shift);
   return attend(queries, q, shifted, document, looked, sets, plan);
 }
 
@@ -195,6 +228,7 @@ Tensor Attention::forward(const Tensor& x, Pass& pass, State* state) {
                     return look(q, at, pass.document, std::move(keys), how, dropped, seed);
                   }};
   const Read read = memory->meet(fresh, eyes, pass, state);
+  for (const auto& step : score) step->add_losses(pass);
   return mask_invalid(out->forward(read.out.transpose(1, 2).flatten(2)), pass);  // [B, L, D]
 }
 

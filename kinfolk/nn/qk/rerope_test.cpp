@@ -26,6 +26,7 @@ void expect_row(const std::string& row, const std::string& kind) {
 
 TEST(Rerope, Golden) { expect_row("rerope", "rerope"); }
 TEST(LeakyRerope, Golden) { expect_row("leaky_rerope", "leaky_rerope"); }
+TEST(LeakyRerope, GoldenOfTheInverse) { expect_row("inverse_leaky_rerope", "leaky_rerope"); }
 
 TEST(Rerope, IsRopeWithinTheWindow) {
   const Sequence s{normal({1, 10, 8}, 3)};

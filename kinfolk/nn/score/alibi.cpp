@@ -14,14 +14,8 @@ Tensor alibi_slopes(int64_t heads) {
   return at::tensor(slopes, at::TensorOptions().dtype(at::kDouble));
 }
 
-Tensor Alibi::apply(const Tile& tile, const std::vector<Tensor>&) {
-  const Tensor slopes = slopes_.to(tile.scores.options()).view({-1, 1, 1});  // [H, 1, 1]
-  return tile.scores - slopes * tile.distance.abs();
-}
-
-std::optional<DistanceTable> Alibi::by_distance(const Tensor& like, int64_t nearest, int64_t farthest) {
-  const Tensor distance = at::arange(nearest, farthest + 1, slopes_.options()).abs();
-  return DistanceTable{(slopes_.unsqueeze(-1) * distance).neg().to(like.options()), nearest};  // [H, distances]
+Tensor Alibi::table(const Tensor& distance) const {
+  return slopes_.to(distance.device()).unsqueeze(-1) * distance.abs().neg();  // [H, n]
 }
 
 }  // namespace kinfolk

@@ -1,6 +1,6 @@
 // ALiBi: attention with linear biases (Press et al. 2022).
 #pragma once
-#include "kinfolk/nn/score/score.h"
+#include "kinfolk/nn/score/by_distance.h"
 
 namespace kinfolk {
 
@@ -9,14 +9,13 @@ namespace kinfolk {
 Tensor alibi_slopes(int64_t heads);
 
 /// score_ij -= m_h |i - j|, outside the scale of the dot product.
-struct Alibi : Score {
+struct Alibi : ByDistance {
   struct Options {
     template <class V>
     void fields(V&&) {}
   };
   Alibi(const Options&, const Context& context) : slopes_(alibi_slopes(context.heads.count)) {}
-  Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override;
-  std::optional<DistanceTable> by_distance(const Tensor& like, int64_t nearest, int64_t farthest) override;
+  Tensor table(const Tensor& distance) const override;
 
  private:
   Tensor slopes_;

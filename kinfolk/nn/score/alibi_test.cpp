@@ -38,7 +38,7 @@ TEST(Alibi, TableIsTheStep) {
   ASSERT_TRUE(table.has_value());
   EXPECT_EQ(table->lowest, -3);
   const Tensor read = table->table.index_select(1, (distance - table->lowest).flatten()).view({1, 6, 2, 4});
-  EXPECT_LE(testing::distance(read, step.apply(tile, {})), 1e-15);
+  EXPECT_LE(testing::distance(read, step.apply(tile, step.prepare(tile.scores, -3, 4))), 1e-15);
 }
 
 }  // namespace

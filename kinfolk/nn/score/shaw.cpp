@@ -1,0 +1,35 @@
+#include "kinfolk/nn/score/shaw.h"
+
+namespace kinfolk {
+
+Shaw::Shaw(const Options& options, const Context& context)
+    : clip_(options.clip), heads_(context.heads.count), scale_(context.heads.scale) {
+  const std::vector<int64_t> sizes{2 * clip_ + 1, context.heads.width};
+  wk = register_parameter("wk", draw_parameter(context, sizes, 0.02));
+  if (options.values) wv = register_parameter("wv", draw_parameter(context, sizes, 0.02));
+}
+
+std::vector<Tensor> Shaw::prepare(const Tensor&, int64_t, int64_t) { return {wk}; }
+
+Tensor Shaw::apply(const Tile& tile, const std::vector<Tensor>& prepared) {
+  const auto type = tile.scores.scalar_type();
+  const Tensor all = at::matmul(tile.q.to(type) * scale_, prepared[0].to(type).t());  // [B, H, Lq, 2K + 1]
+  const Tensor row = tile.distance.neg().clamp(-clip_, clip_) + clip_;
+  return tile.scores + all.gather(-1, row.expand(tile.scores.sizes()));  // [B, H, Lq, Lk]
+}
+
+std::optional<QueryTable> Shaw::by_query(const Tensor& q_raw, int64_t nearest, int64_t farthest) {
+  const Tensor distance = at::arange(nearest, farthest + 1, at::TensorOptions().dtype(at::kLong).device(wk.device()));
+  const Tensor rows = wk.index_select(0, distance.neg().clamp(-clip_, clip_) + clip_);  // [distances, d]
+  return QueryTable{q_raw, rows.to(q_raw.scalar_type()).unsqueeze(0).expand({heads_, -1, -1}), scale_};
+}
+
+std::vector<ValueBand> Shaw::values_by_distance() const {
+  std::vector<ValueBand> bands;
+  if (!wv.defined()) return bands;
+  for (int64_t t = -clip_; t <= clip_; ++t)
+    bands.push_back({t == -clip_ ? INT64_MIN : t, t == clip_ ? INT64_MAX : t, wv[clip_ - t]});
+  return bands;
+}
+
+}  // namespace kinfolk
