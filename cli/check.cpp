@@ -2,7 +2,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
@@ -29,17 +31,44 @@ std::vector<fs::path> golden_programs() {
   return out;
 }
 
-int run_program(const fs::path& program, const std::string& filter) {
+struct Ran {
+  int status = 0;
+  std::string output;
+};
+
+Ran run_program(const fs::path& program, const std::vector<std::string>& arguments) {
+  int ends[2];
+  if (pipe(ends) != 0) fail("[check] expected a pipe; found ", std::strerror(errno));
   const pid_t child = fork();
+  if (child < 0) fail("[check] expected another process; found ", std::strerror(errno));
   if (child == 0) {
-    dup2(STDERR_FILENO, STDOUT_FILENO);
-    const std::string flag = "--gtest_filter=" + filter;
-    execl(program.c_str(), program.c_str(), flag.c_str(), "--gtest_brief=1", nullptr);
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    std::vector<char*> words = {const_cast<char*>(program.c_str())};
+    for (const auto& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
+    words.push_back(nullptr);
+    execv(program.c_str(), words.data());
     _exit(127);
   }
+  close(ends[1]);
+  Ran out;
+  char block[4096];
+  for (ssize_t got; (got = read(ends[0], block, sizeof block)) > 0 || (got < 0 && errno == EINTR);)
+    if (got > 0) out.output.append(block, static_cast<size_t>(got));
+  close(ends[0]);
   int status = 0;
   waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  out.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  return out;
+}
+
+/// How many tests a filter chooses: gtest lists each in a line that begins with two spaces.
+int64_t tests_of(const fs::path& program, const std::string& filter) {
+  std::istringstream lines(run_program(program, {"--gtest_list_tests", filter}).output);
+  int64_t count = 0;
+  for (std::string line; std::getline(lines, line);) count += line.rfind("  ", 0) == 0;
+  return count;
 }
 
 bool check_member(const std::string& name) {
@@ -61,6 +90,36 @@ bool check_member(const std::string& name) {
   return good;
 }
 
+/// The golden cases whose names hold `name`, all when it is empty.
+bool check_golden(const std::string& name, const std::vector<std::string>& members) {
+  bool good = true;
+  int64_t all = 0;
+  if (const std::string golden = share_folder() + "/golden"; fs::is_directory(golden)) {
+    setenv("KINFOLK_GOLDEN", golden.c_str(), 0);
+  }
+  const auto programs = golden_programs();
+  const std::string filter = name.empty() ? "--gtest_filter=*Golden*" : "--gtest_filter=*Golden*" + name + "*";
+  for (const auto& program : programs) {
+    const int64_t count = tests_of(program, filter);
+    all += count;
+    if (count == 0) continue;
+    const Ran ran = run_program(program, {filter, "--gtest_brief=1"});
+    if (ran.status != 0) std::cerr << ran.output;
+    std::cout << "golden cases of " << program.filename().string() << ": " << count
+              << (count == 1 ? " test, " : " tests, ") << (ran.status == 0 ? "agree" : "DISAGREE (see above)")
+              << std::endl;
+    good = good && ran.status == 0;
+  }
+  if (all == 0 && !name.empty()) {
+    refuse("[check] expected a recipe or part of the name of a golden test; found ", name, suggest(name, members));
+  }
+  if (programs.empty()) {
+    std::cout << "golden cases: not checked; the test programs are neither beside this program nor in "
+                 "libexec/kinfolk\n";
+  }
+  return good;
+}
+
 void run_check(const std::string& name, int& status) {
   std::vector<std::string> members = recipe_names();
   const bool one = !name.empty() && std::find(members.begin(), members.end(), name) != members.end();
@@ -68,23 +127,7 @@ void run_check(const std::string& name, int& status) {
   bool good = true;
   if (name.empty() || one)
     for (const auto& member : members) good = check_member(member) && good;
-  if (!one) {
-    const auto programs = golden_programs();
-    if (programs.empty()) {
-      std::cout
-          << "golden cases: not checked; the test programs are neither beside this program nor in libexec/kinfolk\n";
-      if (!name.empty()) refuse("[check] expected a recipe; found ", name, suggest(name, members));
-    }
-    if (const std::string golden = share_folder() + "/golden"; fs::is_directory(golden))
-      setenv("KINFOLK_GOLDEN", golden.c_str(), 0);
-    for (const auto& program : programs) {
-      const std::string filter = name.empty() ? "*Golden*" : "*Golden*" + name + "*";
-      const bool passed = run_program(program, filter) == 0;
-      std::cout << "golden cases of " << program.filename().string() << ": "
-                << (passed ? "agree" : "DISAGREE (see above)") << "\n";
-      good = good && passed;
-    }
-  }
+  if (!one) good = check_golden(name, members) && good;
   if (!good) status = 1;
 }
 
@@ -96,6 +139,8 @@ struct BenchFlags {
 
 void run_bench(const BenchFlags& flags) {
   const auto names = flags.names.empty() ? recipe_names() : flags.names;
+  const auto lengths = parse_counts(flags.lengths, "--lengths");
+  for (const auto& name : names) resolve(name, flags.size, {}, flags.budget);  // all are refused before one is measured
   nlohmann::json rows = nlohmann::json::array();
   if (!flags.json) {
     std::printf("%-20s %8s %12s %12s %12s %12s %12s\n", "member", "length", "train tok/s", "read tok/s", "decode tok/s",
@@ -104,7 +149,11 @@ void run_bench(const BenchFlags& flags) {
   for (const auto& name : names) {
     const auto [recipe, size] = resolve(name, flags.size, {}, flags.budget);
     const auto model = Model::make(recipe, size, 1);
-    for (const auto& t : measure(*model, parse_counts(flags.lengths, "--lengths"))) {
+    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    if (const int64_t last = model->traits().context; last > 0 && longest + kDecodeSteps > last) {
+      std::cerr << name << ": its positions end at " << last << "; longer lengths are left out\n";
+    }
+    for (const auto& t : measure(*model, lengths)) {
       if (flags.json) {
         rows.push_back({{"member", name},
                         {"length", t.length},
@@ -129,19 +178,26 @@ void run_bench(const BenchFlags& flags) {
 
 void add_check(CLI::App& app, int& status) {
   auto name = std::make_shared<std::string>();
-  auto* command = app.add_subcommand("check", "The laws of every member and the golden cases, on this machine");
-  command->add_option("name", *name, "Recipe (its laws), or part of a golden test's name; nothing: all");
+  auto* command = app.add_subcommand("check", "Prove on this machine that members compute what they should");
+  command->add_option("name", *name, "A recipe: its laws; or part of a golden test's name; nothing: all")
+      ->type_name("");
+  command->footer(
+      "Laws: what every member must obey, such as that a text read in pieces gives the numbers of the text read at\n"
+      "once. Golden cases: numbers from independent programs. Exit 1 when anything disagrees.");
   command->callback([name, &status] { run_check(*name, status); });
 }
 
 void add_bench(CLI::App& app, int&) {
   auto flags = std::make_shared<BenchFlags>();
-  auto* command = app.add_subcommand("bench", "Speed, state and memory of members by length, random tokens, one lane");
-  command->add_option("name", flags->names, "Recipes; nothing: all");
-  command->add_option("--size", flags->size, "Sizes to use")->capture_default_str();
-  command->add_option("--budget", flags->budget, "Parameters to solve the width for");
-  command->add_option("--lengths", flags->lengths, "Lengths in tokens")->capture_default_str();
-  command->add_flag("--json", flags->json, "The result as JSON");
+  auto* command = app.add_subcommand("bench", "Speed, state and memory of members by length, on random bytes");
+  command->add_option("name", flags->names, "Recipes; nothing: all")->type_name("");
+  command->add_option("--size", flags->size, "How large: tiny, small, base, or the path of a .toml file like theirs")
+      ->capture_default_str()
+      ->type_name("NAME");
+  command->add_option("--budget", flags->budget, "Parameters, such as 10M: the width is solved to meet it")
+      ->type_name("NUMBER");
+  command->add_option("--lengths", flags->lengths, "Lengths in bytes")->capture_default_str()->type_name("LIST");
+  command->add_flag("--json", flags->json, "Print the result as JSON");
   command->callback([flags] { run_bench(*flags); });
 }
 

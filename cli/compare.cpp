@@ -2,23 +2,19 @@
 #include <ATen/Parallel.h>
 #include <sys/utsname.h>
 
-#include <chrono>
 #include <ctime>
 #include <iostream>
-#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/examine.h"
 #include "cli/training.h"
 #include "kinfolk/core/errors.h"
-#include "kinfolk/eval/generate.h"
+#include "kinfolk/core/file_writer.h"
 #include "kinfolk/eval/ngram.h"
-#include "kinfolk/eval/perplexity.h"
 #include "kinfolk/eval/report.h"
-#include "kinfolk/eval/sight.h"
-#include "kinfolk/eval/throughput.h"
 #include "kinfolk/eval/verdict.h"
 #include "kinfolk/train/progress.h"
 
@@ -31,9 +27,11 @@ using nlohmann::json;
 struct CompareFlags {
   TrainingFlags training;
   std::vector<std::string> recipes;
-  std::string lengths, score_tokens = "64k", prompt = "It was ";
-  int64_t seeds = 1;
+  std::string lengths, prompt = "It was ";
+  int64_t seeds = 1, score_tokens = 65536;
 };
+
+using Members = std::vector<std::pair<Recipe, Size>>;
 
 std::string machine_words() {
   utsname name{};
@@ -52,72 +50,6 @@ std::string now_words() {
   const std::time_t now = std::time(nullptr);
   char out[64];
   std::strftime(out, sizeof out, "%Y-%m-%d %H:%M", std::localtime(&now));
-  return out;
-}
-
-/// What is measured once training is over. Kept beside the run, so that a comparison that was stopped goes on.
-json examine(const fs::path& run, const Corpus& corpus, const std::vector<int64_t>& lengths, const CompareFlags& flags,
-             bool full) {
-  const fs::path kept = run / "examined.json";
-  if (fs::exists(kept)) return json::parse(std::ifstream(kept));
-  auto loaded = load_run(run.string(), true);
-  Model& model = *loaded.model;
-  const std::string name = run.parent_path().filename().string();
-  if (model.head().wants_store()) {
-    Progress progress("store " + name, 1.0);
-    fill_store(model, corpus.train.bytes, 200000, [&](double share) { progress.update(share); });
-  }
-  json out;
-  ScoreOptions options;
-  options.lengths = lengths;
-  options.tokens = parse_count(flags.score_tokens, "--score-tokens");
-  if (model.head().wants_store()) options.tokens = std::min<int64_t>(options.tokens, 8192);
-  {
-    Progress progress("score " + name, 1.0);
-    options.progress = [&](double share) { progress.update(share); };
-    const Scores scores = score(model, corpus.valid.bytes, options);
-    for (const auto& s : scores.lengths) {
-      out["lengths"].push_back({{"length", s.length},
-                                {"bits", s.bits},
-                                {"error", s.error},
-                                {"mode", s.mode},
-                                {"tokens", s.tokens},
-                                {"speed", s.tokens_per_second},
-                                {"peak", s.peak_growth},
-                                {"state", s.state_bytes}});
-    }
-    for (const auto& p : scores.positions) {
-      out["positions"].push_back({{"from", p.from}, {"to", p.to}, {"bits", p.bits}, {"error", p.error}});
-    }
-  }
-  if (full) {
-    GenerateOptions generating;
-    generating.tokens = 300;
-    const Generated sample = generate(model, flags.prompt, generating);
-    out["sample"] = sample.text;
-    out["policy"] = sample.policy;
-    for (const auto& t : measure(model, lengths, 512, true)) {
-      out["speed"].push_back({{"length", t.length},
-                              {"train", t.train},
-                              {"read", t.read},
-                              {"decode", t.decode},
-                              {"state", t.state_bytes},
-                              {"train_peak", t.train_peak},
-                              {"read_peak", t.read_peak}});
-    }
-    const int64_t window = std::min<int64_t>(model.size().context * (model.traits().context > 0 ? 1 : 2),
-                                             static_cast<int64_t>(corpus.valid.bytes.size()));
-    const Tensor seen = sight(model, gather_tokens(corpus.valid.bytes, {0}, 0, window).squeeze(0), 64)
-                            .to(at::kFloat)
-                            .sqrt()
-                            .contiguous();
-    out["sight"] = std::vector<float>(seen.const_data_ptr<float>(), seen.const_data_ptr<float>() + seen.numel());
-    out["sight_length"] = window;
-  }
-  std::ofstream file(kept);
-  file << out.dump(-1, ' ', false, json::error_handler_t::replace);
-  file.flush();
-  if (!file) fail("[compare] expected to write ", kept.string(), "; found no room or no permission");
   return out;
 }
 
@@ -178,46 +110,76 @@ void print_table(const Report& report) {
   for (const auto& b : report.baselines) std::printf("%-20s %10s %9s %10.4f\n", b.name.c_str(), "", "", b.bits);
 }
 
-void write_file(const fs::path& path, const std::string& words) {
-  const fs::path draft = path.string() + ".part";
-  std::ofstream out(draft, std::ios::binary);
-  out << words;
-  out.flush();
-  if (!out) {
-    std::error_code ignored;
-    out.close();
-    fs::remove(draft, ignored);
-    fail("[compare.--out] expected to write ", path.string(), "; found no room or no permission");
+/// All members at equal parameters, and everything that could refuse a member before the first is trained.
+Members plan(const CompareFlags& flags, const Corpus& corpus, std::string& budget) {
+  const TrainingFlags& training = flags.training;
+  std::error_code error;
+  if (training.out.empty()) refuse("[--out] expected the path of a folder; found an empty path");
+  if (fs::exists(training.out, error) && !fs::is_directory(training.out, error)) {
+    refuse("[--out] ", training.out, ": expected a folder; found a file");
   }
-  out.close();
-  fs::rename(draft, path);
-}
-
-void run_compare(CompareFlags& flags, int& status) {
-  const fs::path out = flags.training.out;
-  const Corpus corpus = flags.training.corpus();
-  std::vector<std::pair<Recipe, Size>> members;
-  std::string budget = flags.training.budget;
+  Members members;
+  budget = training.budget;
   for (const auto& name : flags.recipes) {
     for (const auto& other : members)
       if (other.first.name == load_recipe(name).name)
         refuse("[compare] expected each recipe once; found ", name, " twice");
-    members.push_back(resolve(name, flags.training.size, flags.training.sets, budget));
+    members.push_back(resolve(name, training.size, training.sets, budget));
     // Without --budget the first member, at the width of its size, sets the number of parameters for all.
     if (budget.empty()) {
       budget = std::to_string(Model::make(members[0].first, members[0].second, 1, at::TensorOptions().device(at::kMeta))
                                   ->parameter_count());
     }
   }
-  const int64_t context = members[0].second.context;
+  for (const auto& [recipe, size] : members) check_plan(recipe, size, corpus, training);
+  return members;
+}
+
+std::vector<int64_t> lengths_of(const CompareFlags& flags, int64_t context, const Corpus& corpus) {
   std::vector<int64_t> lengths = flags.lengths.empty()
                                      ? std::vector<int64_t>{context, 2 * context, 4 * context, 8 * context}
                                      : parse_counts(flags.lengths, "--lengths");
-  if (lengths.front() > static_cast<int64_t>(corpus.valid.bytes.size()) - 1) {
-    fail("[compare.--data] expected at least ", lengths.front() + 1, " bytes that validate; found ",
-         corpus.valid.bytes.size());
+  const int64_t held_out = corpus.valid.size(), shortest = *std::min_element(lengths.begin(), lengths.end());
+  if (shortest >= held_out) {
+    fail("[--data] expected more than ", shortest, " held-out bytes, the shortest of --lengths; found ", held_out);
   }
-  std::erase_if(lengths, [&](int64_t l) { return l >= corpus.valid.size(); });
+  const size_t asked = lengths.size();
+  std::erase_if(lengths, [&](int64_t length) { return length >= held_out; });
+  if (lengths.size() < asked) {
+    std::cerr << "lengths of " << held_out << " and more are left out: the held-out text ends there\n";
+  }
+  return lengths;
+}
+
+void add_baselines(Report& report, const Corpus& corpus) {
+  Progress progress("baselines", 3);
+  for (int order = 1; order <= 3; ++order) {
+    NgramModel ngram(order);
+    for (size_t d = 0; d < corpus.train.documents.size(); ++d) {
+      ngram.train(corpus.train.document(d));
+      progress.update(order - 1 + static_cast<double>(d) / static_cast<double>(corpus.train.documents.size()));
+    }
+    report.baselines.push_back({text("order-", order, " bytes"), ngram.bits(corpus.valid.bytes)});
+  }
+}
+
+void add_picture(Report& report, const std::string& name, const json& found) {
+  Report::Pattern picture;
+  picture.name = name;
+  picture.about = text("which of ", found["sight_length"].get<int64_t>(),
+                       " bytes (across) changes which prediction (down), trained");
+  picture.rows = picture.columns = found["sight_cells"].get<int64_t>();
+  picture.weights = found["sight"].get<std::vector<float>>();
+  report.patterns.push_back(std::move(picture));
+}
+
+void run_compare(CompareFlags& flags, int& status) {
+  const fs::path out = flags.training.out;
+  const Corpus corpus = flags.training.corpus();
+  std::string budget;
+  const Members members = plan(flags, corpus, budget);
+  const int64_t context = members[0].second.context;
+  Examination wanted{lengths_of(flags, context, corpus), flags.score_tokens, flags.prompt, true};
 
   Report report;
   report.command = command_line;
@@ -231,63 +193,77 @@ void run_compare(CompareFlags& flags, int& status) {
                        flags.seeds == 1 ? " seed" : " seeds");
   report.trained_length = context;
   std::cerr << report.data << "\n";
-  for (int order = 1; order <= 3; ++order) {
-    NgramModel ngram(order);
-    for (size_t d = 0; d < corpus.train.documents.size(); ++d) ngram.train(corpus.train.document(d));
-    report.baselines.push_back({text("order-", order, " bytes"), ngram.bits(corpus.valid.bytes)});
-  }
+  add_baselines(report, corpus);
+  std::string failed;
   for (const auto& [recipe, size] : members) {
-    std::vector<RunSummary> runs;
-    std::vector<json> found;
-    for (int64_t seed = 0; seed < flags.seeds; ++seed) {
-      TrainingFlags one = flags.training;
-      one.out = (out / recipe.name / text("seed-", seed + 1)).string();
-      one.seed_offset = seed;
-      one.title = flags.seeds > 1 ? text(recipe.name, " seed ", seed + 1) : recipe.name;
-      runs.push_back(train_member(recipe, size, corpus, one, true));
-      if (runs.back().interrupted) {
-        std::cerr << "stopped; what was trained is kept: the same command goes on from here\n";
-        status = 130;
-        return;
+    try {
+      std::vector<RunSummary> runs;
+      std::vector<json> found;
+      for (int64_t seed = 0; seed < flags.seeds; ++seed) {
+        TrainingFlags one = flags.training;
+        one.out = (out / recipe.name / text("seed-", seed + 1)).string();
+        one.seed_offset = seed;
+        one.title = flags.seeds > 1 ? text(recipe.name, " seed ", seed + 1) : recipe.name;
+        std::cerr << one.title << ": " << one.out << "\n";
+        runs.push_back(train_member(recipe, size, corpus, one, true));
+        if (runs.back().interrupted) {
+          std::cerr << "stopped; what was trained is kept: the same command goes on from here\n";
+          status = runs.back().exit_status;
+          return;
+        }
+        wanted.full = seed == 0;
+        found.push_back(examine(one.out, corpus, wanted, runs.back().steps));
       }
-      found.push_back(examine(one.out, corpus, lengths, flags, seed == 0));
-    }
-    report.members.push_back(member_of(recipe, runs, found, flags.prompt));
-    if (found[0].contains("sight")) {
-      Report::Pattern picture;
-      picture.name = recipe.name;
-      picture.about = text("which of ", found[0]["sight_length"].get<int64_t>(),
-                           " bytes (across) changes which prediction (down), trained");
-      picture.rows = picture.columns = 64;
-      picture.weights = found[0]["sight"].get<std::vector<float>>();
-      report.patterns.push_back(std::move(picture));
+      report.members.push_back(member_of(recipe, runs, found, flags.prompt));
+      if (found[0].contains("sight")) add_picture(report, recipe.name, found[0]);
+    } catch (const UsageError&) {
+      throw;
+    } catch (const Error& error) {  // one member's failure does not take the others with it
+      std::cerr << "kinfolk: " << recipe.name << " failed: " << error.what() << "\n";
+      report.warnings.push_back(text(recipe.name, " failed and is left out: ", error.what()));
+      failed += (failed.empty() ? "" : ", ") + recipe.name;
+      if (report.members.empty()) continue;
     }
     // The page is written after every member, so that a long comparison can be looked at while it runs.
-    write_file(out / "report.html", html(report));
-    write_file(out / "report.json", kinfolk::json(report));
+    write_file((out / "report.html").string(), html(report));
+    write_file((out / "report.json").string(), kinfolk::json(report));
   }
+  if (report.members.empty()) fail("[compare] expected a member with a result; found none: ", failed, " failed");
   print_table(report);
   std::cout << "\n"
             << verdict(report).sentence << "\n"
             << (fs::absolute(out) / "report.html").lexically_normal().string() << "\n";
+  if (!failed.empty()) fail("[compare] expected a result of every member; found that ", failed, " failed");
 }
 
 }  // namespace
 
 void add_compare(CLI::App& app, int& status) {
   auto flags = std::make_shared<CompareFlags>();
-  auto* command =
-      app.add_subcommand("compare", "Train members side by side on your own text at equal budget; one report");
-  command->add_option("recipe", flags->recipes, "Names or paths of recipes")->required();
+  auto* command = app.add_subcommand(
+      "compare", "Train members side by side on your own text at equal budget, measure them, and write one report");
+  command
+      ->add_option("recipe", flags->recipes, "Names of recipes (see kinfolk list), or paths of .toml files of your own")
+      ->required()
+      ->type_name("");
   flags->training.add_to(*command);
-  command->add_option("--lengths", flags->lengths,
-                      "Lengths of evaluation, in bytes (1, 2, 4 and 8 times the trained length)");
-  command->add_option("--score-tokens", flags->score_tokens, "Bytes scored at each length, at most")
-      ->capture_default_str();
-  command->add_option("--seeds", flags->seeds, "Repeat each member with this many seeds and show the spread")
+  command
+      ->add_option("--lengths", flags->lengths,
+                   "Bytes read at once when members are measured, a list such as 256,2048; without it 1, 2, 4 and 8 "
+                   "times the trained length")
+      ->type_name("LIST");
+  add_count(*command, "--score-tokens", flags->score_tokens, 1, "Held-out bytes scored at each length, at most");
+  add_count(*command, "--seeds", flags->seeds, 1,
+            "Train each member so many times, from other initial weights, and "
+            "show the spread");
+  command->add_option("--prompt", flags->prompt, "Start of the sample that each member writes")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  command->add_option("--prompt", flags->prompt, "Start of the sample that each member writes")->capture_default_str();
+      ->type_name("TEXT");
+  command->footer(
+      "All members get the same bytes in the same order and, within 1 %, the same number of parameters: that of\n"
+      "--budget, or of the first member at its size. --out then holds report.html, report.json, and the run of each\n"
+      "member in RECIPE/seed-N. A comparison that was stopped goes on when the same command is given again.\n"
+      "Example: kinfolk compare rope window deltanet --data BOOK.txt --out runs/first");
   command->callback([flags, &status] { run_compare(*flags, status); });
 }
 

@@ -1,11 +1,11 @@
 // draw: a pattern, or what a memory keeps, as text or SVG.
-#include <fstream>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
 
 #include "cli/command.h"
 #include "kinfolk/core/errors.h"
+#include "kinfolk/core/file_writer.h"
 #include "kinfolk/eval/plot.h"
 #include "kinfolk/eval/sight.h"
 #include "kinfolk/nn/model.h"
@@ -27,18 +27,21 @@ void add_draw(CLI::App& app, int&) {
   struct Flags {
     std::vector<std::string> words;
     int64_t length = 24;
-    std::string svg, size = "tiny";
+    std::string svg;
     std::vector<std::string> sets;
   };
   auto flags = std::make_shared<Flags>();
-  auto* command = app.add_subcommand(
-      "draw",
-      "A pattern (`draw \"causal & window(4)\"`), or who sees whom in a member with its memory (`draw memory RECIPE`)");
-  command->add_option("what", flags->words, "PATTERN, or: memory RECIPE")->required();
-  command->add_option("--length", flags->length, "Positions to draw")->capture_default_str()->check(CLI::Range(1, 256));
-  command->add_option("--svg", flags->svg, "Write an SVG picture to this file instead of text");
-  command->add_option("--set", flags->sets, "With memory: key=value in the recipe")->allow_extra_args(false);
+  auto* command =
+      app.add_subcommand("draw", "Show a pattern of attention, or who sees whom in a member (draw memory RECIPE)");
+  command->add_option("what", flags->words, "A pattern, or: memory RECIPE")->required()->type_name("");
+  add_count(*command, "--length", flags->length, 1, "Positions to draw, 256 at most");
+  command->add_option("--svg", flags->svg, "Write an SVG picture to this file instead of text")->type_name("PATH");
+  add_set(*command, flags->sets, "With memory: changes a setting of the recipe; may be repeated");
+  command->footer(
+      "Examples: kinfolk draw \"causal & window(4)\"\n"
+      "          kinfolk draw memory transformer_xl --length 16");
   command->callback([flags] {
+    if (flags->length > 256) refuse("[--length] expected at most 256; found ", flags->length);
     at::Tensor matrix;
     std::string title;
     if (flags->words[0] == "memory") {
@@ -59,10 +62,7 @@ void add_draw(CLI::App& app, int&) {
     if (flags->svg.empty()) {
       std::cout << draw_text(matrix, title);
     } else {
-      std::ofstream out(flags->svg, std::ios::binary);
-      out << svg(picture(matrix, title));
-      out.flush();
-      if (!out) fail("[draw.--svg] expected a file that can be written; found ", flags->svg);
+      write_file(flags->svg, svg(picture(matrix, title)));
     }
   });
 }

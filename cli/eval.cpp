@@ -1,139 +1,100 @@
-// eval: bits per byte of held-out text by length and by position. generate: text from a run.
-#include <fstream>
+// eval: bits per byte of held-out text by length and by position.
 #include <iostream>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/store.h"
 #include "kinfolk/core/errors.h"
-#include "kinfolk/core/memory.h"
-#include "kinfolk/eval/generate.h"
 #include "kinfolk/eval/perplexity.h"
 #include "kinfolk/train/checkpoint.h"
-#include "kinfolk/train/data/bytes.h"
 #include "kinfolk/train/progress.h"
 
 namespace kinfolk {
 namespace {
 
-/// A run folder's last or best checkpoint; a checkpoint file is itself.
-std::string chosen(const std::string& run, const std::string& checkpoint) {
-  if (!std::filesystem::is_directory(run)) return run;
-  return (std::filesystem::path(run) / "checkpoints" / (checkpoint + ".safetensors")).string();
-}
-
 struct EvalFlags {
-  std::string run, data, lengths = "512,1024,2048,4096", tokens = "64k", mode = "auto", chunk = "512",
-                         checkpoint = "last";
+  std::string run, data, lengths, mode = "auto", checkpoint = "last", store;
+  int64_t tokens = 0, chunk = 512;
   std::vector<std::string> sets;
   bool json = false, whole = false;
 };
 
+/// 1, 2, 4 and 8 times the trained length, as far as the text goes.
+std::vector<int64_t> usual_lengths(int64_t context, int64_t bytes) {
+  std::vector<int64_t> out;
+  for (const int64_t times : {1, 2, 4, 8})
+    if (times * context < bytes) out.push_back(times * context);
+  if (out.empty()) out.push_back(context);  // the text is too short: said by `score`
+  if (out.size() < 4) {
+    std::cerr << "lengths up to " << out.back() << ": the text has " << bytes << " bytes\n";
+  }
+  return out;
+}
+
+void print_json(const Scores& scores) {
+  nlohmann::json out;
+  for (const auto& s : scores.lengths) {
+    out["lengths"].push_back({{"length", s.length},
+                              {"bits_per_byte", s.bits},
+                              {"error", s.error},
+                              {"mode", s.mode},
+                              {"tokens", s.tokens},
+                              {"tokens_per_second", s.tokens_per_second},
+                              {"state_bytes", s.state_bytes},
+                              {"peak_growth_bytes", s.peak_growth}});
+  }
+  for (const auto& p : scores.positions) {
+    out["positions"].push_back({{"from", p.from}, {"to", p.to}, {"bits_per_byte", p.bits}, {"error", p.error}});
+  }
+  std::cout << out.dump(1) << "\n";
+}
+
+std::string error_text(double error) {
+  if (!std::isfinite(error)) return "-";  // one window has no spread
+  char out[32];
+  std::snprintf(out, sizeof out, "%.4f", error);
+  return out;
+}
+
+void print_table(const Scores& scores) {
+  std::printf("%9s %9s %9s %10s %12s %12s  %s\n", "length", "bits/byte", "+-", "bytes", "bytes/s", "state", "mode");
+  for (const auto& s : scores.lengths) {
+    std::printf("%9lld %9.4f %9s %10lld %12.0f %12s  %s\n", static_cast<long long>(s.length), s.bits,
+                error_text(s.error).c_str(), static_cast<long long>(s.tokens), s.tokens_per_second,
+                human_bytes(static_cast<double>(s.state_bytes)).c_str(), s.mode.c_str());
+  }
+  std::printf("\n%9s %9s %9s %9s   of the longest\n", "from", "to", "bits/byte", "+-");
+  for (const auto& p : scores.positions) {
+    std::printf("%9lld %9lld %9.4f %9s\n", static_cast<long long>(p.from), static_cast<long long>(p.to), p.bits,
+                error_text(p.error).c_str());
+  }
+}
+
 void run_eval(const EvalFlags& flags) {
-  auto loaded = load_run(chosen(flags.run, flags.checkpoint), true, flags.sets);
-  const Bytes text = flags.whole ? read_text(flags.data).bytes : read_corpus(flags.data).valid.bytes;
   ScoreOptions options;
-  options.lengths = parse_counts(flags.lengths, "--lengths");
-  options.tokens = parse_count(flags.tokens, "--tokens");
-  options.chunk = std::max<int64_t>(1, parse_count(flags.chunk, "--chunk"));
+  if (!flags.lengths.empty()) options.lengths = parse_counts(flags.lengths, "--lengths");
+  const std::string file = checkpoint_file(flags.run, flags.checkpoint);
+  const Bytes text = flags.whole ? read_text(flags.data).bytes : read_corpus(flags.data).valid.bytes;
+  auto loaded = load_run(file, true, flags.sets);
+  Model& model = *loaded.model;
+  const auto size = static_cast<int64_t>(text.size());
+  if (flags.lengths.empty()) options.lengths = usual_lengths(model.size().context, size);
+  check_scorable(model, text, options.lengths, flags.mode);
+  prepare_store(loaded, flags.store);
+  const bool searches = model.head().wants_store() && flags.store != "none";
+  options.tokens = flags.tokens > 0 ? flags.tokens : searches ? 8192 : 65536;
+  options.chunk = flags.chunk;
   options.mode = flags.mode;
   Progress progress("scoring", 1.0);
   options.progress = [&](double share) { progress.update(share); };
-  const Scores scores = score(*loaded.model, text, options);
+  const Scores scores = score(model, text, options);
   progress.finish();
   if (flags.json) {
-    nlohmann::json out;
-    for (const auto& s : scores.lengths) {
-      out["lengths"].push_back({{"length", s.length},
-                                {"bits_per_byte", s.bits},
-                                {"error", s.error},
-                                {"mode", s.mode},
-                                {"tokens", s.tokens},
-                                {"tokens_per_second", s.tokens_per_second},
-                                {"state_bytes", s.state_bytes},
-                                {"peak_growth_bytes", s.peak_growth}});
-    }
-    for (const auto& p : scores.positions) {
-      out["positions"].push_back({{"from", p.from}, {"to", p.to}, {"bits_per_byte", p.bits}, {"error", p.error}});
-    }
-    std::cout << out.dump(1) << "\n";
-    return;
-  }
-  std::printf("%9s %9s %9s %10s %12s %12s  %s\n", "length", "bits/byte", "+-", "bytes", "bytes/s", "state", "mode");
-  for (const auto& s : scores.lengths) {
-    std::printf("%9lld %9.4f %9.4f %10lld %12.0f %12s  %s\n", static_cast<long long>(s.length), s.bits, s.error,
-                static_cast<long long>(s.tokens), s.tokens_per_second,
-                human_bytes(static_cast<double>(s.state_bytes)).c_str(), s.mode.c_str());
-  }
-  std::printf("\n%19s %9s %9s\n", "positions", "bits/byte", "+-");
-  for (const auto& p : scores.positions) {
-    std::printf("%9lld %9lld %9.4f %9.4f\n", static_cast<long long>(p.from), static_cast<long long>(p.to), p.bits,
-                p.error);
-  }
-}
-
-struct GenerateFlags {
-  std::string run, prompt, file, memory_limit, tokens = "256", checkpoint = "last", stdin_mark;
-  std::vector<std::string> sets;
-  GenerateOptions options;
-  int64_t samples = 1;
-  bool json = false, quiet = false;
-};
-
-std::string prompt_of(const GenerateFlags& flags) {
-  const bool from_stdin = flags.stdin_mark == "-";
-  if (!flags.stdin_mark.empty() && !from_stdin) refuse("[generate] expected RUN, or RUN -; found ", flags.stdin_mark);
-  if ((!flags.prompt.empty()) + (!flags.file.empty()) + from_stdin > 1) {
-    refuse("[generate] expected one of --prompt, --prompt-file, -; found several");
-  }
-  std::ostringstream text;
-  if (from_stdin) text << std::cin.rdbuf();
-  if (!flags.file.empty()) {
-    std::ifstream in(flags.file, std::ios::binary);
-    if (in) text << in.rdbuf();
-    if (!in && !in.eof()) refuse("[generate.--prompt-file] expected a readable file; found ", flags.file);
-  }
-  return flags.prompt.empty() ? text.str() : flags.prompt;
-}
-
-void run_generate(const GenerateFlags& flags) {
-  GenerateOptions options = flags.options;
-  options.tokens = flags.tokens == "-1" ? -1 : parse_count(flags.tokens, "--tokens");
-  if (!flags.memory_limit.empty()) options.memory_limit = parse_count(flags.memory_limit, "--memory-limit");
-  const std::string prompt = prompt_of(flags);
-  auto loaded = load_run(chosen(flags.run, flags.checkpoint), true, flags.sets);
-  watch_interrupts();
-  for (int64_t sample = 0; sample < flags.samples; ++sample) {
-    GenerateOptions one = options;
-    one.sampler.seed = options.sampler.seed + static_cast<uint64_t>(sample);
-    if (flags.samples > 1) std::cerr << "sample " << sample + 1 << ", seed " << one.sampler.seed << "\n";
-    const Generated result = generate(*loaded.model, prompt, one, [&](const Piece& piece) {
-      if (flags.json) {
-        nlohmann::json line = {{"text", std::string(piece.text)}};
-        if (piece.token >= 0) line["token"] = piece.token, line["log_probability"] = piece.log_probability;
-        std::cout << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-      } else {
-        std::cout << piece.text;
-      }
-      std::cout.flush();
-      return static_cast<bool>(std::cout) && !asked_to_stop();
-    });
-    if (!flags.json) std::cout << "\n";
-    if (!flags.quiet) {
-      std::fprintf(
-          stderr,
-          "ended by %s; prompt %lld bytes at %.0f/s, %lld new at %.0f/s; state %s, at most %s; policy: %s%s; peak %s\n",
-          result.ended.c_str(), static_cast<long long>(result.prompt_tokens),
-          static_cast<double>(result.prompt_tokens) / std::max(1e-9, result.prompt_seconds),
-          static_cast<long long>(result.tokens),
-          static_cast<double>(result.tokens) / std::max(1e-9, result.decode_seconds),
-          human_bytes(static_cast<double>(result.state_bytes)).c_str(),
-          human_bytes(static_cast<double>(result.largest_state)).c_str(), result.policy.c_str(),
-          result.refeeds ? kinfolk::text(" (", result.refeeds, " times)").c_str() : "",
-          human_bytes(static_cast<double>(peak_resident_bytes())).c_str());
-    }
-    if (asked_to_stop()) break;
+    print_json(scores);
+  } else {
+    print_table(scores);
   }
 }
 
@@ -141,62 +102,41 @@ void run_generate(const GenerateFlags& flags) {
 
 void add_eval(CLI::App& app, int&) {
   auto flags = std::make_shared<EvalFlags>();
-  auto* command = app.add_subcommand("eval", "Bits per byte of a text by length and by position, with an error bar");
-  command->add_option("run", flags->run, "Folder of a run, or a checkpoint file")->required();
-  command->add_option("--data", flags->data, "File or folder of any bytes; its validation part is scored")->required();
-  command->add_flag("--whole", flags->whole, "Score all of --data, not its validation part");
-  command->add_option("--lengths", flags->lengths, "Context lengths, in bytes")->capture_default_str();
-  command->add_option("--tokens", flags->tokens, "Bytes scored at each length, at most")->capture_default_str();
-  command->add_option("--chunk", flags->chunk, "Bytes of one call while streaming")->capture_default_str();
+  auto* command =
+      app.add_subcommand("eval", "Measure a trained run: bits per byte of a text, by length and by position");
+  command->add_option("run", flags->run, "Folder of a run (what train made), or a checkpoint file")
+      ->required()
+      ->type_name("");
+  command->add_option("--data", flags->data, "File or folder, any bytes; the part of it that train holds out is scored")
+      ->required()
+      ->type_name("PATH");
+  command->add_flag("--whole", flags->whole, "Score all of --data, not the held-out part");
   command
-      ->add_option("--mode", flags->mode,
-                   "stream: one carried state; blocks: fresh at every trained length; auto: by the member")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "stream", "blocks"}));
+      ->add_option("--lengths", flags->lengths,
+                   "Bytes read at once, a list such as 512,4096; without it 1, 2, 4 and 8 times the trained length")
+      ->type_name("LIST");
+  add_count(*command, "--tokens", flags->tokens, 1,
+            "Bytes scored at each length, at most (one window at least); without it 64Ki, or 8Ki where a datastore is "
+            "searched")
+      ->default_str("");
+  add_count(*command, "--chunk", flags->chunk, 1, "Bytes of one call while streaming: changes speed and memory alone");
+  add_choice(*command, "--mode", flags->mode, {"auto", "stream", "blocks"},
+             "stream: one state is carried over the whole length; blocks: a fresh state every trained length; auto: "
+             "stream where the member can");
   command->add_option("--checkpoint", flags->checkpoint, "last, best, or the name of a numbered one")
-      ->capture_default_str();
-  command->add_option("--set", flags->sets, "key=value in the recipe, for this evaluation")->allow_extra_args(false);
-  command->add_flag("--json", flags->json, "The result as JSON");
+      ->capture_default_str()
+      ->type_name("NAME");
+  command
+      ->add_option("--store", flags->store,
+                   "Members with a datastore (knn_lm): the text that fills it; without it the text that the run was "
+                   "trained on; none: do without")
+      ->type_name("PATH");
+  add_set(*command, flags->sets, "Changes a setting of the recipe for this evaluation; may be repeated");
+  command->add_flag("--json", flags->json, "Print the result as JSON");
+  command->footer(
+      "Windows of each length are spread evenly over the text; each starts from nothing. The error bar (+-) is the\n"
+      "standard error over windows. Example: kinfolk eval runs/rope --data BOOK.txt --lengths 256,1024,4096");
   command->callback([flags] { run_eval(*flags); });
-}
-
-void add_generate(CLI::App& app, int&) {
-  auto flags = std::make_shared<GenerateFlags>();
-  auto& sampler = flags->options.sampler;
-  auto* command = app.add_subcommand("generate",
-                                     "Text from a run, streamed; options apply in the order repetition, temperature, "
-                                     "top-k, top-p, min-p");
-  command->add_option("run", flags->run, "Folder of a run, or a checkpoint file")->required();
-  command->add_option("stdin", flags->stdin_mark, "-: the prompt comes from standard input");
-  command->add_option("--prompt", flags->prompt, "Text to go on from; empty: a newline");
-  command->add_option("--prompt-file", flags->file, "File to go on from, any bytes");
-  command->add_option("-n,--tokens", flags->tokens, "New bytes; -1: without end")->capture_default_str();
-  command->add_option("--temperature", sampler.temperature, "0: always the most likely byte")->capture_default_str();
-  command->add_option("--top-k", sampler.top_k, "Keep the k most likely; 0: all")->capture_default_str();
-  command->add_option("--top-p", sampler.top_p, "Keep the fewest that hold this probability")->capture_default_str();
-  command->add_option("--min-p", sampler.min_p, "Keep those at least this share as likely as the first")
-      ->capture_default_str();
-  command->add_option("--repetition", sampler.repetition, "Log-probabilities of recent bytes times this")
-      ->capture_default_str();
-  command->add_option("--repetition-window", sampler.repetition_window, "Bytes that count as recent")
-      ->capture_default_str();
-  command->add_option("--seed", sampler.seed, "Of the draws")->capture_default_str();
-  command->add_option("--samples", flags->samples, "How many, each with its own seed")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  command->add_option("--stop", flags->options.stop, "End before this text would appear; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--memory-limit", flags->memory_limit, "Bytes of state at most, such as 64M; kept exactly");
-  command
-      ->add_option("--at-limit", flags->options.at_limit, "refeed: a fresh state from the newest half; stop: end there")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"refeed", "stop"}));
-  command->add_option("--checkpoint", flags->checkpoint, "last, best, or the name of a numbered one")
-      ->capture_default_str();
-  command->add_option("--set", flags->sets, "key=value in the recipe, for this run")->allow_extra_args(false);
-  command->add_flag("--json", flags->json, "One JSON object a byte: text, token, log_probability");
-  command->add_flag("--quiet", flags->quiet, "No line about speed and state at the end");
-  command->callback([flags] { run_generate(*flags); });
 }
 
 }  // namespace kinfolk

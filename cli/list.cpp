@@ -70,11 +70,12 @@ void describe(const std::string& name) {
   std::vector<std::string> known = recipe_names();
   each_registry([&](const auto& list) {
     for (const auto& [key, entry] : list.entries()) {
-      known.push_back(key);
+      if (std::find(known.begin(), known.end(), key) == known.end()) known.push_back(key);
       if (key != name) continue;
       if (found) std::cout << "\n";
       found = true;
       std::cout << list.kind() << " " << name << ": " << entry.about << "\n";
+      if (entry.fields().empty()) std::cout << "  it has no settings\n";
       for (const auto& field : entry.fields()) {
         std::printf("  %-18s %-16s %-14s %s%s%s\n", field.key.c_str(), field.type.c_str(), field.standard.c_str(),
                     field.about.c_str(), field.accepts.empty() ? "" : "; ", field.accepts.c_str());
@@ -100,10 +101,11 @@ void add_list(CLI::App& app, int&) {
     bool forms = false, markdown = false, components = false;
   };
   auto flags = std::make_shared<Flags>();
-  auto* command = app.add_subcommand("list", "Members of the family; their forms; the components they are made of");
-  command->add_flag("--forms", flags->forms, "Which forms each member has, and why not");
-  command->add_flag("--components", flags->components, "Components by slot");
-  command->add_flag("--markdown", flags->markdown, "The table of members for a page");
+  auto* command = app.add_subcommand("list", "Show the members of the family, or the components they are made of");
+  command->add_flag("--forms", flags->forms,
+                    "How each member can compute (all at once, in chunks, byte by byte), and why not");
+  command->add_flag("--components", flags->components, "The components of recipes, by the slot they fit in");
+  command->add_flag("--markdown", flags->markdown, "The table of members, for a page");
   command->callback([flags] {
     if (flags->forms + flags->markdown + flags->components > 1) {
       refuse("[list] expected one of --forms, --components, --markdown; found several");
@@ -118,8 +120,9 @@ void add_list(CLI::App& app, int&) {
 
 void add_describe(CLI::App& app, int&) {
   auto name = std::make_shared<std::string>();
-  auto* command = app.add_subcommand("describe", "A recipe, or a component with its options and their standard values");
-  command->add_option("name", *name, "Recipe or component")->required();
+  auto* command =
+      app.add_subcommand("describe", "Show a recipe, or a component with its settings and their standard values");
+  command->add_option("name", *name, "Recipe or component (see kinfolk list --components)")->required()->type_name("");
   command->callback([name] { describe(*name); });
 }
 
@@ -131,13 +134,18 @@ void add_explain(CLI::App& app, int&) {
   };
   auto flags = std::make_shared<Flags>();
   auto* command =
-      app.add_subcommand("explain", "What a recipe becomes: resolved tree, parameters, state bytes, operators");
-  command->add_option("recipe", flags->recipe, "Name or path of a recipe")->required();
-  command->add_option("--size", flags->size, "Sizes to use")->capture_default_str();
-  command->add_option("--budget", flags->budget, "Parameters to solve the width for, such as 10M");
-  command->add_option("--set", flags->sets, "key=value in the recipe, such as layers.0.branches.0.window=64")
-      ->allow_extra_args(false);
-  command->add_flag("--test", flags->test, "As it is evaluated: with the [at.test] settings");
+      app.add_subcommand("explain", "Show what a recipe becomes: all settings, parameters, bytes of state, operators");
+  command->add_option("recipe", flags->recipe, "Name of a recipe (see kinfolk list), or the path of a .toml file")
+      ->required()
+      ->type_name("");
+  command->add_option("--size", flags->size, "How large: tiny, small, base, or the path of a .toml file like theirs")
+      ->capture_default_str()
+      ->type_name("NAME");
+  command->add_option("--budget", flags->budget, "Parameters, such as 10M: the width is solved to meet it")
+      ->type_name("NUMBER");
+  add_set(*command, flags->sets,
+          "Changes a setting of the recipe, such as layers.0.branches.0.heads=2; may be repeated");
+  command->add_flag("--test", flags->test, "As it is evaluated: with the recipe's [at.test] settings");
   command->callback([flags] {
     auto [recipe, size] = resolve(flags->recipe, flags->size, flags->sets, flags->budget);
     if (flags->test) recipe = at_test(recipe);

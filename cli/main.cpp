@@ -1,4 +1,7 @@
 // kinfolk: one command for the family. Results go to stdout, everything else to stderr.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <iostream>
@@ -22,19 +25,45 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
-/// The nearest known flag or command to a word that nothing took.
-std::string nearest_known(const CLI::App& app, const std::string& word) {
-  std::vector<std::string> known;
+/// The command that was parsed last; the application itself when there was none.
+const CLI::App* parsed_command(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
-  const CLI::App* scope = parsed.empty() ? &app : parsed.front();
-  if (word.rfind("-", 0) == 0) {
+  return parsed.empty() ? &app : parsed.front();
+}
+
+/// What to say of a word that nothing took.
+std::string unknown_word(const CLI::App& app, const std::string& word) {
+  const CLI::App* scope = parsed_command(app);
+  std::vector<std::string> known;
+  const bool flag = word.rfind("-", 0) == 0;
+  if (flag) {
     for (const auto* option : scope->get_options())
       for (const auto& name : option->get_lnames()) known.push_back("--" + name);
   } else {
     for (const auto* command : scope->get_subcommands([](const CLI::App*) { return true; }))
       known.push_back(command->get_name());
   }
-  return kinfolk::suggest(word.substr(0, word.find('=')), known);
+  if (known.empty()) return kinfolk::text("[", scope->get_name(), "] expected no further word; found ", word);
+  return kinfolk::text("[", word, "] expected a known ", flag ? "flag" : "command", "; found ", word,
+                       kinfolk::suggest(word.substr(0, word.find('=')), known));
+}
+
+/// The parser's message in this program's words.
+std::string in_our_words(const CLI::App& app, const CLI::ParseError& error) {
+  const auto rest = app.remaining(true);
+  if (!rest.empty()) return unknown_word(app, rest.front());
+  const std::string what = error.what(), command = parsed_command(app)->get_name();
+  const std::string name = what.substr(0, what.find_first_of(": "));
+  if (dynamic_cast<const CLI::RequiredError*>(&error)) {
+    if (parsed_command(app) == &app) return "[kinfolk] expected a command; found none";
+    return kinfolk::text("[", command, "] expected ", name.rfind("-", 0) == 0 ? name + " and its value" : name,
+                         "; found none");
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {
+    return what.find("At Most") != std::string::npos ? kinfolk::text("[", name, "] expected once; found several")
+                                                     : kinfolk::text("[", name, "] expected a value; found none");
+  }
+  return what;
 }
 
 int wrong_usage(const std::string& message) {
@@ -42,16 +71,41 @@ int wrong_usage(const std::string& message) {
   return 2;
 }
 
+int failed(const std::string& message) {
+  std::cerr << "kinfolk: " << message << "\n";
+  return 1;
+}
+
+/// A closed standard stream must not lend its number to a file that is opened later.
+void hold_standard_streams() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(descriptor, F_GETFD) < 0) open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+/// What libtorch says, in one line.
+std::string foreign_error(const std::string& what) {
+  const size_t asked = what.find("you tried to allocate ");
+  if (asked == std::string::npos) return what.substr(0, what.find('\n'));
+  const std::string bytes = what.substr(asked + 22, what.find(' ', asked + 22) - asked - 22);
+  return kinfolk::text("[memory] expected room for a tensor of ", bytes,
+                       " bytes; found none (smaller sizes, fewer lanes or a shorter length may help)");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // a full file is an error of write(), said in words
   std::signal(SIGPIPE, SIG_DFL);
   kinfolk::command_line = "kinfolk";
   for (int i = 1; i < argc; ++i) kinfolk::command_line += " " + quoted(argv[i]);
   CLI::App app(
-      "kinfolk: the Transformer family for long context.\n"
+      "kinfolk: the Transformer family for long context. Trains members of the family side by side on your own text,\n"
+      "byte by byte, and shows which of them reads it best beyond the length it was trained on.\n"
       "Start with `kinfolk compare rope window deltanet --data BOOK.txt --out DIR`, or `kinfolk list`.");
+  app.footer(
+      "`kinfolk COMMAND --help` says more. Results go to standard output, all else to standard error; exit 0: "
+      "fine,\n1: the run failed, 2: wrong usage, 130: stopped by Ctrl-C.");
   app.name("kinfolk");
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("kinfolk ") + KINFOLK_VERSION);
@@ -73,30 +127,22 @@ int main(int argc, char** argv) {
     return app.exit(call, std::cout, std::cerr);
   } catch (const CLI::CallForVersion& call) {
     return app.exit(call, std::cout, std::cerr);
-  } catch (const CLI::ExtrasError&) {
-    const auto rest = app.remaining(true);
-    const std::string word = rest.empty() ? "" : rest.front();
-    return wrong_usage("[" + word + "] expected a known flag or command; found " + word + nearest_known(app, word));
   } catch (const CLI::ParseError& error) {
-    std::string message = error.what();
-    if (argc > 1 && std::string(argv[1]).rfind("-", 0) != 0 && app.get_subcommands().empty()) {
-      message = std::string("[") + argv[1] + "] expected a command; found " + argv[1] + nearest_known(app, argv[1]);
-    }
-    return wrong_usage(message + " (see kinfolk --help)");
+    const CLI::App* command = parsed_command(app);
+    return wrong_usage(kinfolk::text(in_our_words(app, error), " (see kinfolk ",
+                                     command == &app ? "" : command->get_name() + " ", "--help)"));
   } catch (const kinfolk::UsageError& error) {
     return wrong_usage(error.what());
   } catch (const kinfolk::Error& error) {
-    std::cerr << "kinfolk: " << error.what() << "\n";
-    return 1;
+    return failed(error.what());
+  } catch (const std::bad_alloc&) {
+    return failed("[memory] expected more memory; found none left");
   } catch (const std::exception& error) {
-    const std::string what = error.what();
-    std::cerr << "kinfolk: " << what.substr(0, what.find('\n')) << "\n";
-    return 1;
+    return failed(foreign_error(error.what()));
   }
   std::cout.flush();
-  if (!std::cout) {
-    std::cerr << "kinfolk: expected to write the result to standard output; found it closed or full\n";
-    return 1;
+  if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout)) {
+    return failed("[output] expected to write the result to standard output; found it closed or full");
   }
   return status;
 }

@@ -1,10 +1,14 @@
 #include "cli/training.h"
 
+#include <iostream>
+
 #include <CLI/CLI.hpp>
 
 #include "cli/command.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/nn/model.h"
+#include "kinfolk/train/data/lanes.h"
+#include "kinfolk/train/run_log.h"
 
 namespace kinfolk {
 namespace {
@@ -16,33 +20,46 @@ std::string flag_of(std::string key) {
   return "--" + key;
 }
 
+constexpr auto kGroup = "Training, with [standard values]; a size and a recipe may set others";
+constexpr const char* kBudgets[] = {"tokens", "minutes", "work"};
+
 }  // namespace
 
 void TrainingFlags::add_to(CLI::App& command) {
-  command.add_option("--data", data, "File or folder to learn from, any bytes")->required();
-  command.add_option("--valid", valid,
-                     "File or folder that validates (else the last 5 % of one file, or whole files of a folder)");
-  command.add_option("--out", out, "Folder for the result")->required();
-  command.add_option("--size", size, "Sizes: tiny, small, base, or the path of one")->capture_default_str();
-  command.add_option("--budget", budget, "Trainable parameters, such as 10M: the width is solved for it");
-  command.add_option("--set", sets, "key=value in the recipe, such as let.window=64; may be repeated")
-      ->allow_extra_args(false);
+  command.add_option("--data", data, "File or folder to learn from: any bytes, text or not")
+      ->required()
+      ->type_name("PATH");
+  command
+      .add_option("--valid", valid,
+                  "File or folder to measure on, never trained on; without it the last 5 % of one file, or whole files "
+                  "of a folder, are held out of --data")
+      ->type_name("PATH");
+  command.add_option("--out", out, "Folder for the result, made when it does not exist")->required()->type_name("PATH");
+  command.add_option("--size", size, "How large: tiny, small, base, or the path of a .toml file like theirs")
+      ->capture_default_str()
+      ->type_name("NAME");
+  command
+      .add_option("--budget", budget, "Trainable parameters, such as 10M: the width is solved to meet it within 1 %")
+      ->type_name("NUMBER");
+  add_set(command, sets,
+          "Changes a setting of the recipe, such as let.window=64 (see kinfolk describe); may be repeated");
   for (const auto& field : list_fields<TrainSettings>()) {
     const std::string key = field.key;
     const std::string about =
         field.about + (field.accepts.empty() ? "" : "; " + field.accepts) + " [" + field.standard + "]";
     if (field.type == "true or false") {
+      const bool off = field.standard == "true";
       command
           .add_flag_callback(
-              flag_of(key), [this, key, on = field.standard != "true"] { settings[key] = on ? "true" : "false"; },
-              field.standard == "true" ? "Do not: " + field.about : field.about)
-          ->group("Training");
+              off ? "--no-" + flag_of(key).substr(2) : flag_of(key),
+              [this, key, off] { settings[key] = off ? "false" : "true"; }, (off ? "do not " : "") + field.about)
+          ->group(kGroup);
     } else {
       command
           .add_option_function<std::string>(
               flag_of(key), [this, key](const std::string& typed) { settings[key] = typed; }, about)
-          ->type_name(field.type == "text" ? "TEXT" : "NUMBER")
-          ->group("Training");
+          ->type_name(field.type == "text" ? "WORD" : "NUMBER")
+          ->group(kGroup);
     }
   }
 }
@@ -57,8 +74,17 @@ TrainSettings TrainingFlags::resolved(const Recipe& recipe, const Size& member_s
     const auto typed = settings.find(field.key);
     if (typed == settings.end()) continue;
     const std::string origin = flag_of(field.key);
-    Value value = field.type == "integer" || field.key == "work" ? Value(parse_count(typed->second, origin))
-                                                                 : parse_value(typed->second, origin);
+    const bool budget = std::find(std::begin(kBudgets), std::end(kBudgets), field.key) != std::end(kBudgets);
+    Value value(typed->second);
+    if (field.type == "integer" || field.key == "work") {
+      value = Value(parse_count(typed->second, origin, budget ? 1 : 0));
+    } else if (field.type == "number") {
+      const double number = parse_number(typed->second, origin);
+      if (budget && number <= 0) refuse("[", origin, "] expected more than 0; found ", typed->second);
+      value = Value(number);
+    } else if (field.type == "true or false") {
+      value = Value(typed->second == "true");
+    }
     value.place = {origin, 0, 0};
     table.set(field.key, value);
   }
@@ -74,6 +100,16 @@ std::string TrainingFlags::budget_words(const Recipe& recipe, const Size& member
   return text(human_count(static_cast<double>(s.tokens)), " tokens each");
 }
 
+void check_plan(const Recipe& recipe, const Size& size, const Corpus& corpus, const TrainingFlags& flags) {
+  const TrainSettings settings = flags.resolved(recipe, size);
+  const Traits traits = Model::make(recipe, size, 1, at::TensorOptions().device(at::kMeta))->traits();
+  if (traits.context > 0 && settings.length > traits.context) {
+    refuse("[train.length] expected at most ", traits.context, ", the longest that ", recipe.name, " takes; found ",
+           settings.length);
+  }
+  const Lanes fits(corpus.train, settings.lanes, settings.length, settings.documents);
+}
+
 RunSummary train_member(const Recipe& recipe, const Size& size, const Corpus& corpus, const TrainingFlags& flags,
                         bool resume) {
   TrainHooks hooks;
@@ -81,10 +117,12 @@ RunSummary train_member(const Recipe& recipe, const Size& size, const Corpus& co
   hooks.title = flags.title;
   const TrainResult result = train(recipe, size, flags.resolved(recipe, size), corpus, flags.out, hooks);
   RunSummary out;
-  for (const auto& row : result.validations)
-    out.curve.push_back({static_cast<double>(row.tokens), row.seconds, row.bits});
+  for (const auto& row : read_log((fs::path(flags.out) / "log.jsonl").string()))
+    if (!row.validation) out.curve.push_back({static_cast<double>(row.tokens), row.seconds, row.bits});
+  if (!result.validations.empty()) out.valid_bits = result.validations.back().bits;
   out.parameters = result.parameters;
   out.tokens = result.record.point.tokens;
+  out.steps = result.record.point.step;
   out.seconds = result.record.point.seconds;
   out.work = result.record.point.work;
   out.tokens_per_second = result.tokens_per_second;
@@ -104,22 +142,29 @@ void add_train(CLI::App& app, int& status) {
     std::string recipe, resume;
   };
   auto flags = std::make_shared<Flags>();
-  auto* command = app.add_subcommand("train", "Train one member; the run folder holds log, events, checkpoints");
-  command->add_option("recipe", flags->recipe, "Name or path of a recipe")->required();
+  auto* command = app.add_subcommand("train", "Train one member on a text");
+  command->add_option("recipe", flags->recipe, "Name of a recipe (see kinfolk list), or the path of a .toml file")
+      ->required()
+      ->type_name("");
   flags->training.add_to(*command);
-  command->add_option("--resume", flags->resume, "auto: go on with the run in --out, or start it when there is none")
-      ->check(CLI::IsMember({"auto"}));
+  add_choice(*command, "--resume", flags->resume, {"auto"},
+             "auto: go on with the run in --out where it stopped, or start it when there is none");
+  command->footer(
+      "The folder --out then holds log.jsonl, TensorBoard events, the resolved settings, and checkpoints: last, best\n"
+      "and, with --keep, numbered ones. The first Ctrl-C saves and ends; --resume auto goes on from there.\n"
+      "Example: kinfolk train rope --data BOOK.txt --out runs/rope --tokens 2M");
   command->callback([flags, &status] {
     auto& training = flags->training;
     const auto [recipe, size] = resolve(flags->recipe, training.size, training.sets, training.budget);
     training.title = "train " + recipe.name;
     const RunSummary run = train_member(recipe, size, training.corpus(), training, !flags->resume.empty());
     status = run.exit_status;
-    std::printf("%s: %s parameters, %s tokens in %.1f s, %.4f bits per byte held out\n", recipe.name.c_str(),
+    std::printf("%s: %s parameters, %s tokens in %.1f s", recipe.name.c_str(),
                 human_count(static_cast<double>(run.parameters)).c_str(),
-                human_count(static_cast<double>(run.tokens)).c_str(), run.seconds,
-                run.curve.empty() ? std::nan("") : run.curve.back().bits);
-    std::printf("%s\n", fs::absolute(training.out).lexically_normal().string().c_str());
+                human_count(static_cast<double>(run.tokens)).c_str(), run.seconds);
+    if (std::isfinite(run.valid_bits)) std::printf(", %.4f bits per byte held out", run.valid_bits);
+    std::printf("\n%s\n", fs::absolute(training.out).lexically_normal().string().c_str());
+    if (run.interrupted) std::cerr << "stopped and saved; the same command with --resume auto goes on from here\n";
   });
 }
 

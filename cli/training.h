@@ -35,12 +35,15 @@ struct RunSummary {
   };
   std::vector<Point> curve;                                      ///< of the training text, as logged
   double valid_bits = std::numeric_limits<double>::quiet_NaN();  ///< the last validation's bits per byte
-  int64_t parameters = 0, tokens = 0;
+  int64_t parameters = 0, tokens = 0, steps = 0;
   double seconds = 0, work = 0, tokens_per_second = 0;
   std::string state_note, warning;
   bool interrupted = false;
   int exit_status = 0;
 };
+
+/// Refuses what `train_member` would refuse, without training or writing anything.
+void check_plan(const Recipe& recipe, const Size& size, const Corpus& corpus, const TrainingFlags& flags);
 
 /// Trains into flags.out; `resume`: goes on with what is there, and does nothing when it is finished.
 RunSummary train_member(const Recipe& recipe, const Size& size, const Corpus& corpus, const TrainingFlags& flags,

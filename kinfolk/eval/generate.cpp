@@ -38,24 +38,25 @@ class Stream {
 
   std::string policy() const {
     if (capacity_ == INT64_MAX) return traits_.bounded ? "bounded state: no limit" : "state grows: no limit was set";
-    return text(options_.at_limit == "refeed" ? "refeed: at " : "stop: at ", capacity_, " tokens",
-                options_.at_limit == "refeed" ? " a fresh state is made from the newest half" : "");
+    return text(capacity_ == traits_.context ? "positions end at " : "memory ends at ", capacity_, " tokens: ",
+                options_.at_limit == "refeed" ? "then a fresh state is made from the newest half" : "then it stops");
   }
   bool full() const { return static_cast<int64_t>(fed_.size()) >= capacity_; }
   int64_t capacity() const { return capacity_; }
   const State& state() const { return state_; }
 
-  /// Feeds tokens and returns the scores after the last one. [V]
-  Tensor feed(std::vector<int64_t> tokens) {
-    const auto room = static_cast<size_t>(std::min<int64_t>(capacity_, INT64_MAX - 1));
-    if (tokens.size() > room) {  // a prompt longer than what fits: its newest half-capacity
-      tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(std::max<size_t>(1, room / 2)));
-    }
+  /// How many of the newest tokens of a prompt are read: all, or half of what fits.
+  int64_t readable(int64_t length) const { return length <= capacity_ ? length : std::max<int64_t>(1, capacity_ / 2); }
+
+  /// Feeds tokens and returns the scores after the last one, [V]; undefined when `reading` said to end.
+  Tensor feed(std::vector<int64_t> tokens, const std::function<bool(double)>& reading = {}) {
+    tokens.erase(tokens.begin(), tokens.end() - readable(static_cast<int64_t>(tokens.size())));
     Tensor last;
     for (size_t at = 0; at < tokens.size(); at += static_cast<size_t>(options_.chunk)) {
       const size_t end = std::min(tokens.size(), at + static_cast<size_t>(options_.chunk));
       last = feed_into(state_, {tokens.begin() + static_cast<std::ptrdiff_t>(at),
                                 tokens.begin() + static_cast<std::ptrdiff_t>(end)});
+      if (reading && !reading(static_cast<double>(end) / static_cast<double>(tokens.size()))) return {};
     }
     if (capacity_ != INT64_MAX) fed_.insert(fed_.end(), tokens.begin(), tokens.end());
     return last;
@@ -111,15 +112,68 @@ size_t whole_characters(std::string_view bytes) {
   return bytes.size();
 }
 
+void check_generate(const GenerateOptions& options) {
+  if (options.at_limit != "refeed" && options.at_limit != "stop") {
+    refuse("[generate.at_limit] expected refeed or stop; found ", options.at_limit);
+  }
+  if (options.chunk < 1) refuse("[generate.chunk] expected at least 1; found ", options.chunk);
+  for (const auto& stop : options.stop)
+    if (stop.empty()) refuse("[generate.stop] expected text; found an empty stop string");
+  const Sampler checks(options.sampler);
+}
+
+namespace {
+
+/// The text that was drawn, let out in whole characters and never a part of what might become a stop string.
+class Writer {
+ public:
+  Writer(const GenerateOptions& options, const std::function<bool(const Piece&)>& out, std::string& text)
+      : options_(options), out_(out), text_(text) {
+    for (const auto& stop : options.stop) longest_ = std::max(longest_, stop.size());
+  }
+  /// Returns false when the callback asks to end.
+  bool add(const Sampler::Draw& draw) {
+    text_ += static_cast<char>(draw.token);
+    for (const auto& stop : options_.stop) {
+      const size_t from = text_.size() - std::min(text_.size(), stop.size());
+      if (text_.compare(from, std::string::npos, stop) == 0) text_.resize(from), stopped_ = true;
+    }
+    const size_t settled = stopped_ ? text_.size() : text_.size() - held_back(text_, options_.stop);
+    size_t ready = sent_;
+    if (settled > sent_) {
+      ready = stopped_ ? settled : sent_ + whole_characters(std::string_view(text_).substr(sent_, settled - sent_));
+    }
+    if (!out_) return true;
+    const bool goes_on = out_({draw.token, draw.log_probability, std::string_view(text_).substr(sent_, ready - sent_)});
+    sent_ = ready;
+    if (options_.tokens < 0 && sent_ > kKept + longest_) {  // without end: what was let out is forgotten
+      text_.erase(0, sent_ - longest_);
+      sent_ = longest_;
+    }
+    return goes_on;
+  }
+  /// What was held back, when nothing more comes.
+  void finish() {
+    if (out_ && sent_ < text_.size()) out_({-1, 0, std::string_view(text_).substr(sent_)});
+  }
+  bool stopped() const { return stopped_; }
+
+ private:
+  static constexpr size_t kKept = size_t{1} << 16;
+  const GenerateOptions& options_;
+  const std::function<bool(const Piece&)>& out_;
+  std::string& text_;
+  size_t sent_ = 0, longest_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace
+
 Generated generate(Model& model, const std::string& prompt, const GenerateOptions& options,
                    const std::function<bool(const Piece&)>& out) {
   at::NoGradGuard no_grad;
   model.eval();
-  if (options.at_limit != "refeed" && options.at_limit != "stop") {
-    refuse("[generate.at_limit] expected refeed or stop; found ", options.at_limit);
-  }
-  for (const auto& stop : options.stop)
-    if (stop.empty()) refuse("[generate.stop] expected text; found an empty stop string");
+  check_generate(options);
   Sampler sampler(options.sampler);
   Stream stream(model, options);
   Generated result;
@@ -127,59 +181,52 @@ Generated generate(Model& model, const std::string& prompt, const GenerateOption
   std::vector<int64_t> history;
   for (const unsigned char c : prompt.empty() ? std::string("\n") : prompt) history.push_back(c);
   result.prompt_tokens = static_cast<int64_t>(history.size());
+  result.prompt_read = stream.readable(result.prompt_tokens);
+  if (options.at_limit == "stop" && result.prompt_read < result.prompt_tokens) {
+    refuse("[generate.prompt] expected at most ", stream.capacity(), " bytes, since it is to stop there; found ",
+           result.prompt_tokens, " (refeed reads the newest half of what fits)");
+  }
 
   auto began = std::chrono::steady_clock::now();
-  Tensor scores = stream.feed(history);
+  const auto finish = [&](const std::string& ended) {
+    result.ended = ended;
+    result.decode_seconds = seconds_since(began);
+    result.state_bytes = stream.state().bytes();
+    result.largest_state = std::max(result.largest_state, result.state_bytes);
+    return result;
+  };
+  Tensor scores = stream.feed(history, options.reading);
   result.prompt_seconds = seconds_since(began);
   began = std::chrono::steady_clock::now();
-  result.ended = "tokens";
-  size_t sent = 0;
+  if (!scores.defined()) return finish("asked");
+  const auto window = static_cast<size_t>(options.sampler.repetition_window);
+  Writer writer(options, out, result.text);
   while (options.tokens < 0 || result.tokens < options.tokens) {
+    result.largest_state = std::max(result.largest_state, stream.state().bytes());
     const Sampler::Draw draw = sampler.draw(scores, history);
     history.push_back(draw.token);
+    if (history.size() > 2 * window + 1024)
+      history.erase(history.begin(), history.end() - static_cast<int64_t>(window));
     ++result.tokens;
-    result.text += static_cast<char>(draw.token);
-    bool stopped = false;
-    for (const auto& stop : options.stop) {
-      const size_t found =
-          result.text.find(stop, result.text.size() > 2 * stop.size() ? result.text.size() - stop.size() : 0);
-      if (found != std::string::npos) result.text.resize(found), stopped = true;
-    }
-    const size_t ready = stopped ? result.text.size()
-                                 : std::min(result.text.size() - held_back(result.text, options.stop),
-                                            sent + whole_characters(std::string_view(result.text).substr(sent)));
-    const std::string_view piece =
-        ready > sent ? std::string_view(result.text).substr(sent, ready - sent) : std::string_view();
-    sent = std::max(sent, ready);
-    result.largest_state = std::max(result.largest_state, stream.state().bytes());
-    if (out && !out({draw.token, draw.log_probability, piece})) {
-      result.ended = "asked";
-      break;
-    }
-    if (stopped) {
-      result.ended = "stop string";
-      break;
-    }
+    const bool goes_on = writer.add(draw);
+    if (writer.stopped()) return finish("stop string");
+    if (!goes_on) return finish("asked");
     if (options.tokens >= 0 && result.tokens == options.tokens) break;
+    std::vector<int64_t> next = {draw.token};
     if (stream.full()) {
       if (options.at_limit == "stop") {
-        result.ended = "limit";
-        break;
+        writer.finish();
+        return finish(text("limit of ", stream.capacity(), " tokens"));
       }
       stream.refeed();
       ++result.refeeds;
-      std::vector<int64_t> next = stream.take_pending();
+      next = stream.take_pending();
       next.push_back(draw.token);
-      scores = stream.feed(next);
-    } else {
-      scores = stream.feed({draw.token});
     }
+    scores = stream.feed(next);
   }
-  if (out && sent < result.text.size()) out({-1, 0, std::string_view(result.text).substr(sent)});
-  result.decode_seconds = seconds_since(began);
-  result.state_bytes = stream.state().bytes();
-  result.largest_state = std::max(result.largest_state, result.state_bytes);
-  return result;
+  writer.finish();
+  return finish("tokens");
 }
 
 }  // namespace kinfolk

@@ -20,13 +20,17 @@ struct GenerateOptions {
   /// fits; "stop" ends with a message. Members with a bounded state and unbounded positions never get there.
   std::string at_limit = "refeed";
   int64_t chunk = 256;  ///< prompt bytes of one call
+  /// After each chunk of the prompt, with the share that was read; false: end there.
+  std::function<bool(double share)> reading;
 };
 
 struct Generated {
-  std::string text;    ///< what was added to the prompt
-  std::string ended;   ///< "tokens", "stop string", "limit" or "asked" (the callback returned false)
-  std::string policy;  ///< what the member does at its limit, in words
-  int64_t prompt_tokens = 0, tokens = 0, refeeds = 0, state_bytes = 0, largest_state = 0;
+  std::string text;           ///< what was added to the prompt; of an endless text that `out` receives, the end
+  std::string ended;          ///< "tokens", "stop string", "limit of N tokens" or "asked" (a callback returned false)
+  std::string policy;         ///< what the member does at its limit, in words
+  int64_t prompt_tokens = 0;  ///< 1 for an empty prompt: the newline
+  int64_t prompt_read = 0;    ///< fewer when the prompt is longer than what fits: its newest half-capacity
+  int64_t tokens = 0, refeeds = 0, state_bytes = 0, largest_state = 0;
   double prompt_seconds = 0, decode_seconds = 0;
 };
 
@@ -36,7 +40,11 @@ struct Piece {
   std::string_view text;  ///< whole characters only: a character leaves with its last byte
 };
 
-/// An empty prompt starts from a newline. Throws Error when not even one token fits into the memory limit.
+/// Refuses options that make no sense, whatever the model.
+void check_generate(const GenerateOptions& options);
+
+/// An empty prompt starts from a newline. Throws Error when not even one token fits into the memory limit, UsageError
+/// when the prompt does not fit and `at_limit` is "stop".
 Generated generate(Model& model, const std::string& prompt, const GenerateOptions& options,
                    const std::function<bool(const Piece&)>& out = {});
 

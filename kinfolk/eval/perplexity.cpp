@@ -24,7 +24,7 @@ Mean mean_of(const std::vector<double>& values) {
 
 /// Bits of each of `length` tokens of each window: [windows, length], double.
 Tensor window_bits(Model& model, const Bytes& text, const std::vector<int64_t>& starts, int64_t length, int64_t block,
-                   int64_t chunk, int64_t* state_bytes) {
+                   int64_t chunk, int64_t* state_bytes, const std::function<void(int64_t)>& read) {
   const auto lanes = static_cast<int64_t>(starts.size());
   Tensor bits = at::empty({lanes, length}, at::kDouble);
   State state;
@@ -38,6 +38,7 @@ Tensor window_bits(Model& model, const Bytes& text, const std::vector<int64_t>& 
     const Tensor target = tokens.narrow(1, 1, n).unsqueeze(-1);
     bits.narrow(1, at, n).copy_(log_p.gather(-1, target).squeeze(-1).to(at::kDouble) / -std::numbers::ln2);
     at += n;
+    read(n * lanes);
     in_block = block > 0 ? (in_block + n) % block : in_block + n;
   }
   *state_bytes = state.bytes() / std::max<int64_t>(1, lanes);
@@ -56,31 +57,56 @@ Tensor gather_tokens(const Bytes& text, const std::vector<int64_t>& starts, int6
   return out;
 }
 
+void check_scorable(const Model& model, const Bytes& text, const std::vector<int64_t>& lengths,
+                    const std::string& mode) {
+  const Traits traits = model.traits();
+  if (mode != "auto" && mode != "stream" && mode != "blocks") {
+    refuse("[eval.mode] expected auto, stream or blocks; found ", mode);
+  }
+  if (mode == "stream" && !traits.streams) refuse("[eval.mode] expected blocks; found stream: ", traits.why_not);
+  if (mode == "stream" && traits.context > 0) {
+    refuse("[eval.mode] expected blocks; found stream: positions end at ", traits.context);
+  }
+  if (lengths.empty()) refuse("[eval.lengths] expected at least one length; found none");
+  for (const int64_t length : lengths) {
+    if (length < 1) refuse("[eval.lengths] expected lengths of at least 1; found ", length);
+    if (length >= static_cast<int64_t>(text.size())) {
+      fail("[eval.data] expected at least ", length, " bytes and the one that follows, to score a window of ", length,
+           "; found ", text.size());
+    }
+  }
+  const auto vocabulary = model.size().vocabulary;
+  if (const auto highest = std::max_element(text.begin(), text.end());
+      highest != text.end() && *highest >= vocabulary) {
+    fail("[eval.data] expected bytes below size.vocabulary = ", vocabulary, "; found ", int{*highest});
+  }
+}
+
 Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
+  check_scorable(model, text, options.lengths, options.mode);
+  if (options.chunk < 1) refuse("[eval.chunk] expected at least 1; found ", options.chunk);
+  if (options.lanes < 1) refuse("[eval.lanes] expected at least 1; found ", options.lanes);
   at::NoGradGuard no_grad;
   const bool training = model.is_training();
   model.eval();
   const Traits traits = model.traits();
   const int64_t context = model.size().context;
-  if (options.mode == "stream" && !traits.streams)
-    refuse("[eval.mode] expected blocks; found stream: ", traits.why_not);
-  if (options.mode == "stream" && traits.context > 0) {
-    refuse("[eval.mode] expected blocks; found stream: positions end at ", traits.context);
-  }
   const bool blocks = options.mode == "blocks" || (options.mode == "auto" && (!traits.streams || traits.context > 0));
   Scores out;
   const int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
+  // Windows do not overlap where the text allows it, so that the error bar means something.
+  const auto windows_of = [&](int64_t length) {
+    return std::max<int64_t>(1, std::min(options.tokens / length, static_cast<int64_t>(text.size()) / (length + 1)));
+  };
   double work = 0, done = 0;
-  for (const int64_t length : options.lengths) work += static_cast<double>(std::max(length, options.tokens));
+  for (const int64_t length : options.lengths) work += static_cast<double>(windows_of(length) * length);
+  const auto read = [&](int64_t bytes) {
+    done += static_cast<double>(bytes);
+    if (options.progress) options.progress(std::min(1.0, done / work));
+  };
   for (const int64_t length : options.lengths) {
-    if (length < 1) refuse("[eval.lengths] expected lengths of at least 1; found ", length);
     const auto room = static_cast<int64_t>(text.size()) - (length + 1);
-    if (room < 0)
-      fail("[eval.data] expected at least ", length + 1, " bytes to score a window of ", length, "; found ",
-           text.size());
-    // Windows do not overlap where the text allows it, so that the error bar means something.
-    const int64_t windows =
-        std::max<int64_t>(1, std::min(options.tokens / length, static_cast<int64_t>(text.size()) / (length + 1)));
+    const int64_t windows = windows_of(length);
     std::vector<int64_t> starts;
     for (int64_t w = 0; w < windows; ++w) starts.push_back(windows > 1 ? room / (windows - 1) * w : 0);
     const int64_t lanes = std::min({windows, options.lanes, std::max<int64_t>(1, options.tokens / length)});
@@ -91,9 +117,8 @@ Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
     std::vector<Tensor> rows;
     for (int64_t w = 0; w < windows; w += lanes) {
       const std::vector<int64_t> some(starts.begin() + w, starts.begin() + std::min(w + lanes, windows));
-      rows.push_back(window_bits(model, text, some, length, blocks ? context : 0, options.chunk, &result.state_bytes));
-      done += static_cast<double>(static_cast<int64_t>(some.size()) * length);
-      if (options.progress) options.progress(std::min(1.0, done / work));
+      rows.push_back(
+          window_bits(model, text, some, length, blocks ? context : 0, options.chunk, &result.state_bytes, read));
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     const Tensor bits = at::cat(rows);

@@ -42,6 +42,10 @@ struct Scores {
   std::vector<PositionScore> positions;  ///< of the longest length, in ranges that double
 };
 
+/// Refuses, or fails, what `score` would: a mode that the member does not have, a text shorter than a window.
+void check_scorable(const Model& model, const Bytes& text, const std::vector<int64_t>& lengths,
+                    const std::string& mode);
+
 /// Windows of `length` + 1 bytes, evenly spaced in the text; each starts from nothing and all its bytes but the first
 /// are scored. Throws Error when the text is shorter than a window.
 Scores score(Model& model, const Bytes& text, const ScoreOptions& options);

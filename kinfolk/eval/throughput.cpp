@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "kinfolk/core/errors.h"
 #include "kinfolk/core/memory.h"
 
 namespace kinfolk {
@@ -39,7 +40,8 @@ std::vector<Throughput> measure(Model& model, const std::vector<int64_t>& length
   std::vector<Throughput> out;
   const int64_t last = model.traits().context;
   for (const int64_t length : lengths) {
-    if (last > 0 && length > last - 8) continue;  // room for the decode steps
+    if (length < 1) refuse("[bench.lengths] expected lengths of at least 1; found ", length);
+    if (last > 0 && length + kDecodeSteps > last) continue;
     Throughput t;
     t.length = length;
     const Tensor tokens = at::randint(model.size().vocabulary, {1, length}, at::kLong);
@@ -62,7 +64,7 @@ std::vector<Throughput> measure(Model& model, const std::vector<int64_t>& length
     t.state_bytes = state.bytes();
     const Batch one{tokens.narrow(1, 0, 1), {}};
     model.score(one, &state);
-    const int steps = 6;
+    constexpr int steps = kDecodeSteps - 2;
     t.decode = steps / seconds([&] {
                  for (int i = 0; i < steps; ++i) model.score(one, &state);
                });

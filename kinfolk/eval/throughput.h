@@ -7,6 +7,8 @@
 
 namespace kinfolk {
 
+constexpr int64_t kDecodeSteps = 8;  ///< after the length, those that are not timed included
+
 struct Throughput {
   int64_t length = 0;
   double train = 0;         ///< tokens a second, forward and backward of one lane of this length; 0: not measured

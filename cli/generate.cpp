@@ -1,0 +1,177 @@
+// generate: text from a run, streamed.
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/store.h"
+#include "kinfolk/core/errors.h"
+#include "kinfolk/core/memory.h"
+#include "kinfolk/eval/generate.h"
+#include "kinfolk/train/progress.h"
+
+namespace kinfolk {
+namespace {
+
+constexpr size_t kLongestPrompt = size_t{1} << 30;
+
+struct GenerateFlags {
+  std::string run, prompt, file, tokens = "256", checkpoint = "last", stdin_mark, store, memory_limit;
+  std::vector<std::string> sets;
+  GenerateOptions options;
+  int64_t samples = 1, seed = 1;
+  bool json = false, quiet = false, prompt_given = false;
+};
+
+std::string read_all(std::istream& in, const std::string& name) {
+  std::string out, block(size_t{1} << 16, '\0');
+  while (in.read(block.data(), static_cast<std::streamsize>(block.size())), in.gcount() > 0) {
+    out.append(block.data(), static_cast<size_t>(in.gcount()));
+    if (out.size() > kLongestPrompt) {
+      refuse("[generate.prompt] expected at most ", kLongestPrompt, " bytes; found more in ", name);
+    }
+  }
+  return out;
+}
+
+std::string prompt_of(const GenerateFlags& flags) {
+  const bool from_stdin = flags.stdin_mark == "-";
+  if (!flags.stdin_mark.empty() && !from_stdin) {
+    refuse("[generate] expected RUN, or RUN - for a prompt from standard input; found ", flags.stdin_mark);
+  }
+  if (flags.prompt_given + (!flags.file.empty()) + from_stdin > 1) {
+    refuse("[generate] expected one of --prompt, --prompt-file and -; found several");
+  }
+  if (from_stdin) return read_all(std::cin, "standard input");
+  if (flags.file.empty()) return flags.prompt;
+  struct stat about = {};
+  std::ifstream in;
+  errno = 0;
+  if (stat(flags.file.c_str(), &about) == 0 && S_ISDIR(about.st_mode)) errno = EISDIR;
+  if (errno == 0) in.open(flags.file, std::ios::binary);
+  if (errno != 0 || !in) {
+    refuse("[--prompt-file] expected a file that can be read; found ", flags.file, ": ", std::strerror(errno));
+  }
+  return read_all(in, flags.file);
+}
+
+void print_json(const Piece& piece) {
+  nlohmann::ordered_json line;
+  if (piece.token >= 0) line["token"] = piece.token, line["log_probability"] = piece.log_probability;
+  line["text"] = std::string(piece.text);
+  std::cout << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+}
+
+void print_summary(const Generated& result) {
+  const auto rate = [](int64_t count, double seconds) {
+    return human_count(static_cast<double>(count) / std::max(1e-9, seconds)) + "/s";
+  };
+  std::string line = kinfolk::text("ended: ", result.ended, "; prompt of ", result.prompt_tokens, " bytes");
+  if (result.prompt_read < result.prompt_tokens) {
+    line += kinfolk::text(", of which the newest ", result.prompt_read, " were read");
+  }
+  line += kinfolk::text(" at ", rate(result.prompt_read, result.prompt_seconds), ", ", result.tokens, " new at ",
+                        rate(result.tokens, result.decode_seconds), "; state ",
+                        human_bytes(static_cast<double>(result.state_bytes)), ", at most ",
+                        human_bytes(static_cast<double>(result.largest_state)), "; ", result.policy);
+  if (result.refeeds) line += kinfolk::text(" (", result.refeeds, result.refeeds == 1 ? " time)" : " times)");
+  std::cerr << line << "; peak memory " << human_bytes(static_cast<double>(peak_resident_bytes())) << "\n";
+}
+
+void run_generate(const GenerateFlags& flags, int& status) {
+  GenerateOptions options = flags.options;
+  options.tokens = flags.tokens == "-1" ? -1 : parse_count(flags.tokens, "--tokens");
+  if (!flags.memory_limit.empty()) options.memory_limit = parse_count(flags.memory_limit, "--memory-limit", 1);
+  if (options.tokens < 0 && flags.samples > 1) refuse("[--samples] expected 1 with --tokens -1; found ", flags.samples);
+  check_generate(options);
+  const std::string prompt = prompt_of(flags);
+  auto loaded = load_run(checkpoint_file(flags.run, flags.checkpoint), true, flags.sets);
+  prepare_store(loaded, flags.store);
+  watch_interrupts();
+  for (int64_t sample = 0; sample < flags.samples && !asked_to_stop(); ++sample) {
+    options.sampler.seed = static_cast<uint64_t>(flags.seed + sample);
+    if (flags.samples > 1) std::cerr << "sample " << sample + 1 << ", seed " << options.sampler.seed << "\n";
+    Progress progress("reading the prompt", 1.0);
+    options.reading = [&](double share) {
+      progress.update(share);
+      if (share >= 1) progress.finish();
+      return !asked_to_stop();
+    };
+    const Generated result = generate(*loaded.model, prompt, options, [&](const Piece& piece) {
+      if (flags.json) {
+        print_json(piece);
+      } else {
+        std::cout << piece.text;
+      }
+      std::cout.flush();
+      return static_cast<bool>(std::cout) && !asked_to_stop();
+    });
+    if (!flags.json) std::cout << "\n";
+    if (!flags.quiet && std::cout) print_summary(result);
+  }
+  if (asked_to_stop()) status = 130;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, int& status) {
+  auto flags = std::make_shared<GenerateFlags>();
+  auto& sampler = flags->options.sampler;
+  auto* command = app.add_subcommand("generate", "Write text with a trained run, byte by byte as it is made");
+  command->add_option("run", flags->run, "Folder of a run (what train made), or a checkpoint file")
+      ->required()
+      ->type_name("");
+  command->add_option("stdin", flags->stdin_mark, "-: the prompt comes from standard input")->type_name("");
+  auto* prompt =
+      command->add_option("--prompt", flags->prompt, "Text to go on from, any bytes; none or empty: a newline")
+          ->type_name("TEXT");
+  command->add_option("--prompt-file", flags->file, "File to go on from, any bytes")->type_name("PATH");
+  command->add_option("-n,--tokens", flags->tokens, "New bytes; -1: without end")
+      ->capture_default_str()
+      ->type_name("NUMBER");
+  add_number(*command, "--temperature", sampler.temperature,
+             "Below 1 the likely bytes become likelier, above 1 the others; 0: always the likeliest");
+  add_count(*command, "--top-k", sampler.top_k, 0, "Draw among the k likeliest bytes only; 0: all");
+  add_number(*command, "--top-p", sampler.top_p, "Draw among the fewest bytes that hold this probability together");
+  add_number(*command, "--min-p", sampler.min_p, "Draw among bytes at least this share as likely as the likeliest");
+  add_number(*command, "--repetition", sampler.repetition,
+             "Above 1: bytes that stand in the recent text become less likely");
+  add_count(*command, "--repetition-window", sampler.repetition_window, 0, "Bytes that count as recent");
+  add_count(*command, "--seed", flags->seed, 0, "Of the draws: the same seed writes the same text");
+  add_count(*command, "--samples", flags->samples, 1, "Texts to write, each with the next seed");
+  command->add_option("--stop", flags->options.stop, "End before this text would appear; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("TEXT");
+  command
+      ->add_option("--memory-limit", flags->memory_limit,
+                   "Bytes that the state (what the member keeps of the past) may take, such as 64Mi; kept exactly")
+      ->type_name("NUMBER");
+  add_choice(*command, "--at-limit", flags->options.at_limit, {"refeed", "stop"},
+             "Where positions or memory end. refeed: go on with a fresh state made from the newest half; stop: end");
+  command->add_option("--checkpoint", flags->checkpoint, "last, best, or the name of a numbered one")
+      ->capture_default_str()
+      ->type_name("NAME");
+  command
+      ->add_option("--store", flags->store,
+                   "Members with a datastore (knn_lm): the text that fills it; without it the text that the run was "
+                   "trained on; none: do without")
+      ->type_name("PATH");
+  add_set(*command, flags->sets, "Changes a setting of the recipe for this text; may be repeated");
+  command->add_flag("--json", flags->json, "Print a JSON object a byte: token, log_probability, text");
+  command->add_flag("--quiet", flags->quiet, "No line about speed and state at the end");
+  command->footer(
+      "The options of the draw apply in this order: repetition, temperature, top-k, top-p, min-p.\n"
+      "Example: kinfolk generate runs/rope --prompt \"It was \" -n 500");
+  command->callback([flags, prompt, &status] {
+    flags->prompt_given = prompt->count() > 0;
+    run_generate(*flags, status);
+  });
+}
+
+}  // namespace kinfolk
