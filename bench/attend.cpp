@@ -8,6 +8,7 @@
 #include <ctime>
 #include <functional>
 
+#include "kinfolk/core/errors.h"
 #include "kinfolk/ops/attend.h"
 #include "kinfolk/pattern/pattern.h"
 
@@ -29,18 +30,40 @@ double median(std::vector<double> x) {
   return x[x.size() / 2];
 }
 
-/// A B A B ...: the median of both times and of their ratio.
+/// Seconds of a product of 1024 x 1024 matrices.
+double product_seconds() {
+  static const Tensor a = at::randn({1024, 1024}), b = at::randn({1024, 1024});
+  static Tensor c = at::mm(a, b);
+  return timed([&] { at::mm_out(c, a, b); });
+}
+
+/// A B M A B M ...: the median of both times, of their ratio, and, where floating-point operations are given, of our
+/// rate and of its part of what at::mm reaches.
 void compare(const std::string& what, int rounds, const std::function<void()>& ours,
-             const std::function<void()>& theirs) {
-  ours(), theirs();
-  std::vector<double> a, b, ratio;
+             const std::function<void()>& theirs, double flops = 0) {
+  ours(), theirs(), product_seconds();
+  std::vector<double> a, b, ratio, product;
   for (int round = 0; round < rounds; ++round) {
-    a.push_back(timed(ours)), b.push_back(timed(theirs));
+    a.push_back(timed(ours)), b.push_back(timed(theirs)), product.push_back(product_seconds());
     ratio.push_back(b.back() / a.back());
   }
-  std::printf("%-46s attend %9.2f ms   other %9.2f ms   ratio %.2f\n", what.c_str(), 1e3 * median(a), 1e3 * median(b),
+  std::printf("%-50s attend %9.2f ms   other %9.2f ms   ratio %5.2f", what.c_str(), 1e3 * median(a), 1e3 * median(b),
               median(ratio));
+  if (flops > 0) {
+    const double rate = flops / median(a) / 1e9, mm = 2.0 * 1024 * 1024 * 1024 / median(product) / 1e9;
+    std::printf("   %4.0f GFLOP/s, %.2f of mm (%.0f)", rate, rate / mm, mm);
+  }
+  std::printf("\n");
+  std::fflush(stdout);
 }
+
+/// Pairs of a causal window, of 8 heads.
+double pairs(int64_t length, int64_t window) {
+  double sum = 0;
+  for (int64_t i = 0; i < length; ++i) sum += static_cast<double>(std::min(i + 1, window));
+  return 8 * sum;
+}
+constexpr double kForward = 4 * 64, kBoth = 14 * 64;  ///< operations a pair, recomputed scores included
 
 struct Call {
   Call(const std::string& pattern, int64_t length, int64_t keys_length, bool gradients) {
@@ -54,7 +77,11 @@ struct Call {
   Tensor theirs(const std::optional<Tensor>& mask = {}) const {
     return at::scaled_dot_product_attention(q, k, v, mask, 0.0, !mask);
   }
-  void backward(const Tensor& out) const { torch::autograd::grad({out}, {q, k, v}, {at::ones_like(out)}); }
+  void backward(const Tensor& out, const std::vector<Tensor>& more = {}) const {
+    std::vector<Tensor> leaves = {q, k, v};
+    leaves.insert(leaves.end(), more.begin(), more.end());
+    torch::autograd::grad({out}, leaves, {at::ones_like(out)});
+  }
   Tensor q, k, v, at, q_at;
   AttendPlan plan;
 };
@@ -68,25 +95,38 @@ struct Slopes : ScoreStep {
   }
 };
 
+/// (q + v) . r_(i-j), as in Transformer-XL.
+struct Relative : ScoreStep {
+  explicit Relative(int64_t length)
+      : v(at::randn({8, 64}).requires_grad_(true)), r(at::randn({8, length, 64}).requires_grad_(true)) {}
+  Tensor apply(const Tile&, const std::vector<Tensor>&) override { fail("the fused path is measured"); }
+  std::optional<QueryTable> by_query(const Tensor& q_raw, int64_t nearest, int64_t farthest) override {
+    return QueryTable{q_raw + v.unsqueeze(1), r.narrow(1, nearest, farthest - nearest + 1), 0.125};
+  }
+  Tensor v, r;
+};
+
 }  // namespace
 
-int main() {
+int main(int count, char** words) {
   at::set_num_threads(1);
   at::manual_seed(1);
-  for (const int64_t length : {1024, 1056, 4096}) {
-    const int rounds = length > 2000 ? 5 : 11;
+  const bool long_ones = count > 1 && std::string(words[1]) == "long";
+  for (const int64_t length : long_ones ? std::vector<int64_t>{16384} : std::vector<int64_t>{1024, 1056, 4096, 4001}) {
+    const int rounds = length > 8000 ? 1 : length > 2000 ? 5 : 15;
     Call call("causal", length, length, true);
     {
       const at::NoGradGuard guard;
       compare(
-          "causal forward " + std::to_string(length), rounds, [&] { call.ours(); }, [&] { call.theirs(); });
+          text("causal forward ", length), rounds, [&] { call.ours(); }, [&] { call.theirs(); },
+          kForward * pairs(length, length));
     }
     compare(
-        "causal forward + backward " + std::to_string(length), rounds, [&] { call.backward(call.ours()); },
-        [&] { call.backward(call.theirs()); });
+        text("causal forward + backward ", length), rounds, [&] { call.backward(call.ours()); },
+        [&] { call.backward(call.theirs()); }, kBoth * pairs(length, length));
   }
-  {
-    Call call("causal", 4096, 4096, true);
+  for (const int64_t length : {2048, 4096}) {
+    Call call("causal", length, length, true), bare("causal", length, length, true);
     Slopes slopes;
     call.plan.score = {&slopes};
     const Tensor distance = call.at.view({-1, 1}) - call.at.view({1, -1});
@@ -95,30 +135,62 @@ int main() {
                             .masked_fill(distance.lt(0), -INFINITY)
                             .expand({1, 8, -1, -1})
                             .contiguous();
+    {
+      const at::NoGradGuard guard;
+      compare(
+          text("ALiBi forward ", length, ", other: a mask"), 3, [&] { call.ours(); }, [&] { call.theirs(mask); },
+          kForward * pairs(length, length));
+      compare(
+          text("ALiBi forward ", length, ", other: attend without"), 5, [&] { call.ours(); }, [&] { bare.ours(); });
+    }
     compare(
-        "ALiBi 4096 forward + backward, other: mask", 3, [&] { call.backward(call.ours()); },
-        [&] { call.backward(call.theirs(mask)); });
+        text("ALiBi forward + backward ", length, ", other: a mask"), 3, [&] { call.backward(call.ours()); },
+        [&] { call.backward(call.theirs(mask)); }, kBoth * pairs(length, length));
+    compare(
+        text("ALiBi forward + backward ", length, ", other: attend without"), 5, [&] { call.backward(call.ours()); },
+        [&] { bare.backward(bare.ours()); });
+  }
+  for (const int64_t length : {1024, 4096}) {
+    Call call("causal", length, length, true), bare("causal", length, length, true);
+    Relative relative(length);
+    call.plan.score = {&relative};
+    {
+      const at::NoGradGuard guard;
+      compare(
+          text("XL forward ", length, ", other: attend without"), 5, [&] { call.ours(); }, [&] { bare.ours(); });
+      compare(
+          text("XL forward ", length, ", other: causal SDPA"), 5, [&] { call.ours(); }, [&] { bare.theirs(); });
+    }
+    compare(
+        text("XL forward + backward ", length, ", other: attend without"), 5,
+        [&] {
+          call.backward(call.ours(), {relative.v, relative.r});
+        },
+        [&] { bare.backward(bare.ours()); });
+    compare(
+        text("XL forward + backward ", length, ", other: causal SDPA"), 5,
+        [&] {
+          call.backward(call.ours(), {relative.v, relative.r});
+        },
+        [&] { bare.backward(bare.theirs()); });
   }
   {
-    const at::NoGradGuard guard;
-    Call window("causal & window(512)", 8192, 8192, false), behind("causal", 4096, 4096, false);
+    Call window("causal & window(512)", 8192, 8192, true);
+    const Tensor distance = window.at.view({-1, 1}) - window.at.view({1, -1});
+    const Tensor mask = distance.ge(0).logical_and(distance.lt(512)).view({1, 1, 8192, 8192});
+    {
+      const at::NoGradGuard guard;
+      compare(
+          "window 512 at 8192 forward, other: a mask", 3, [&] { window.ours(); }, [&] { window.theirs(mask); },
+          kForward * pairs(8192, 512));
+    }
     compare(
-        "window 512 at 8192 forward, other: dense causal", 3, [&] { window.ours(); }, [&] { window.theirs(); });
-    Call plain("causal", 2048, 2048, false);
-    plain.plan.plain = true;
+        "window 512 at 8192 fwd + bwd, other: a mask", 1, [&] { window.backward(window.ours()); },
+        [&] { window.backward(window.theirs(mask)); }, kBoth * pairs(8192, 512));
+    Call twice("causal & window(512)", 32768, 32768, true);
     compare(
-        "tiled plain causal 2048 forward", 3, [&] { plain.ours(); }, [&] { plain.theirs(); });
-  }
-  {
-    Call window("causal & window(512)", 8192, 8192, true), dense("causal", 8192, 8192, true);
-    compare(
-        "window 512 at 8192 fwd + bwd, other: dense", 1, [&] { window.backward(window.ours()); },
-        [&] { dense.backward(dense.theirs()); });
-    Call plain("causal", 2048, 2048, true);
-    plain.plan.plain = true;
-    compare(
-        "tiled plain causal 2048 fwd + bwd", 3, [&] { plain.backward(plain.ours()); },
-        [&] { plain.backward(plain.theirs()); });
+        "window 512 fwd + bwd at 8192, other: at 32768", 3, [&] { window.backward(window.ours()); },
+        [&] { twice.backward(twice.ours()); });
   }
   const at::NoGradGuard guard;
   for (const auto& [pattern, keys] :
