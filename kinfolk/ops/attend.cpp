@@ -4,6 +4,8 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/ops/attend_call.h"
+#include "kinfolk/ops/attend_views.h"
+#include "kinfolk/pattern/views.h"
 
 namespace kinfolk {
 namespace {
@@ -86,8 +88,8 @@ std::vector<std::string> plain_reasons(const std::vector<QueryBand>& queries, co
     why.push_back(text(queries.size(), " bands of distance need other scores in each (the fused path takes one)"));
   }
   if (plan.dropout > 0) why.push_back("dropout of attention weights");
-  if (plan.pattern && !plan.pattern->interval()) {
-    why.push_back("the pattern " + plan.pattern->text() + " is not one interval of distances");
+  if (plan.pattern && !plan.pattern->interval() && !compile(plan.pattern)) {
+    why.push_back("the pattern " + plan.pattern->text() + " has too many views");
   }
   const Tensor& q = queries.at(0).q;
   if (!q.is_cpu()) why.push_back(text("tensors are on ", q.device(), " (the fused path is for the CPU)"));
@@ -163,6 +165,7 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
                  const Tensor& q_document, const std::vector<Keys>& keys,
                  const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan) {
   check(queries, q_raw, q_at, q_document, keys, key_bands, plan);
+  if (auto read = attend_by_views({queries, q_raw, q_at, q_document, keys, key_bands, plan})) return *read;
   const Tensor& q = queries[0].q;
   auto call = std::make_shared<AttendCall>();
   call->batch = q.size(0), call->heads = q.size(1), call->length = q.size(2), call->width = q.size(3);
@@ -182,7 +185,7 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
     for (const KeyBand& band : key_bands[s]) inputs.push_back(band.k);
   }
 
-  if (plain_reasons(queries, keys, plan).empty()) {
+  if (plan.pattern->interval() && plain_reasons(queries, keys, plan).empty()) {
     call->nearest = std::max(plan.pattern->nearest(), call->bands[0].nearest);
     call->farthest = std::min(plan.pattern->farthest(), call->bands[0].farthest);
     const int64_t reach = call->nearest == INT64_MIN || call->farthest == INT64_MAX
@@ -217,7 +220,7 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
     }
   }
 
-  call->score = plan.score;
+  call->score = plan.score, call->owned = plan.owned;
   call->dropout = plan.dropout, call->seed = plan.seed;
   call->query_tile = plan.query_tile;
   // Few queries: as many scores a tile with more keys, so that a step over a cache is one tile.
@@ -251,6 +254,12 @@ std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, co
 
 Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Tensor& q_at, const Tensor& q_document,
             const std::vector<Keys>& keys, const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan) {
+  if (!plan.per_head.empty()) {
+    AttendPlan first = plan;
+    first.pattern = plan.per_head[0];
+    check(queries, q_raw, q_at, q_document, keys, key_bands, first);
+    return attend_by_head({queries, q_raw, q_at, q_document, keys, key_bands, plan});
+  }
   if (!queries.empty() && queries[0].q.defined() && at::autocast::is_autocast_enabled(queries[0].q.device().type())) {
     auto cast = cast_all(queries, keys, key_bands);
     return attend_here(cast.queries, q_raw, q_at, q_document, cast.keys, cast.key_bands, plan);

@@ -82,12 +82,18 @@ struct ScoreStep {
 };
 
 struct AttendPlan {
-  std::shared_ptr<const Pattern> pattern;
+  std::shared_ptr<const Pattern> pattern;  ///< of every head, without facts to fill in
+  std::vector<std::shared_ptr<const Pattern>> per_head =
+      {};                                    ///< one a head instead, over and over; their number divides H
   std::vector<ScoreStep*> score;             ///< in order
   double dropout = 0;                        ///< of the attention weights
   uint64_t seed = 0;                         ///< of the dropout
   int64_t query_tile = 128, key_tile = 512;  ///< of the tiled plain path
   bool plain = false;                        ///< tests: never the fused path
+  /// How a pattern that is no interval of distances is computed: view by view (pattern/views.h), or in tiles with its
+  /// mask, without those that nobody sees. By default what is cheaper.
+  enum class By { automatic, views, tiles } by = By::automatic;
+  std::vector<std::shared_ptr<ScoreStep>> owned = {};  ///< steps that nobody else keeps alive
 };
 
 /// softmax over all keys of all sets together: out_i = sum_j softmax_j(score(q_i, k_j)) v_j.
@@ -98,9 +104,10 @@ Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Te
             const std::vector<Keys>& keys, const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan);
 
 /// Why a call would not take a fused path; empty: it does. Fused are, on the CPU: one band, a pattern that is one
-/// interval of distances, no dropout; several sets of keys, documents, limits, invalid tokens and grouped heads
-/// included. Score steps: in float32 those that add by distance, and one that adds by query and distance, all of which
-/// may learn; in other types constant tables by distance.
+/// interval of distances or has views (each of which is a fused call, where tiles are not cheaper), no dropout; several
+/// sets of keys, documents, limits, invalid tokens and grouped heads included. Score steps: in float32 those that add
+/// by distance, and one that adds by query and distance, all of which may learn; in other types constant tables by
+/// distance.
 std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
                                        const AttendPlan& plan);
 

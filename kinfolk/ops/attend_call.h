@@ -33,6 +33,7 @@ struct AttendCall {
   Tensor q_at, q_document;
   std::vector<Keys> keys;  ///< without k and v
   std::vector<ScoreStep*> score;
+  std::vector<std::shared_ptr<ScoreStep>> owned;
   std::vector<size_t> prepared;  ///< tensors of each step
   double dropout = 0;
   uint64_t seed = 0;

@@ -54,7 +54,8 @@ HostRows::HostRows(const Tensor& rows) {
 
 Layout::Layout(const Pattern& pattern, const Tensor& q_at, const Tensor& q_document, const std::vector<Keys>& keys,
                int64_t query_block, int64_t key_block)
-    : nearest_(pattern.nearest()),
+    : pattern_(&pattern),
+      nearest_(pattern.nearest()),
       farthest_(pattern.farthest()),
       interval_(pattern.interval()),
       q_at_(q_at),
@@ -94,6 +95,7 @@ void Layout::meet_lane(Meeting& out, int64_t query, const Set& set, int64_t key,
   const int64_t low = at.low - keys.high, high = at.high - keys.low;
   out.pattern = out.pattern || !interval_ || low < nearest_ || high > farthest_;
   if (std::max(low, nearest_) > std::min(high, farthest_)) return;
+  if (!interval_ && !pattern_->may_see({at.low, at.high}, {keys.low, keys.high})) return;
   if (!set.documents.empty()) {
     const Span &mine = q_documents_[q], &theirs = set.documents[k];
     out.document = out.document || mine.low != theirs.high || mine.high != theirs.low;

@@ -70,6 +70,7 @@ class Layout {
  private:
   void meet_lane(Meeting& out, int64_t query, const Set& set, int64_t key, int64_t lane) const;
 
+  const Pattern* pattern_ = nullptr;  ///< of the call that the layout is part of
   int64_t nearest_ = INT64_MIN, farthest_ = INT64_MAX;
   bool interval_ = true;
   int64_t lanes_ = 1, query_blocks_ = 0;

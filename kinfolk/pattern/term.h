@@ -28,6 +28,7 @@ struct Term : Pattern {
   /// Appends the keys of a group within [low, high], low >= 0, as disjoint stretches.
   virtual void keys(int64_t lane, int64_t group, int64_t low, int64_t high, std::vector<Stretch>& out) const = 0;
   virtual int64_t lanes() const { return 1; }  ///< 1: all lanes are alike
+  virtual int64_t step() const { return 1; }   ///< divides every difference between positions of one group and its keys
   bool may_see(const Stretch& queries, const Stretch& keys) const override;
   /// By `group` and `has`, pair by pair on the host.
   Tensor sees(const Tensor& q_at, const Tensor& k_at) const override;

@@ -15,6 +15,7 @@ struct Stride final : Term {
   int64_t nearest() const override { return INT64_MIN; }
   int64_t farthest() const override { return INT64_MAX; }
   bool relative() const override { return true; }
+  int64_t step() const override { return length; }
   std::string text() const override { return kinfolk::text("stride(", length, ")"); }
   int64_t group(int64_t, int64_t i) const override { return i % length; }
   bool has(int64_t, int64_t group, int64_t j) const override { return j % length == group; }

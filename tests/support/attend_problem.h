@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <limits>
+#include <map>
 #include <random>
 
 #include "kinfolk/ops/attend.h"
@@ -31,23 +32,25 @@ struct SlopeStep : ScoreStep {
 struct LearnedStep : ScoreStep {
   LearnedStep(Tensor table, Tensor w, int64_t lowest) : table(std::move(table)), w(std::move(w)), lowest(lowest) {}
   std::vector<Tensor> prepare(const Tensor& like, int64_t nearest, int64_t farthest) override {
-    start = nearest;
-    return {table.to(like.scalar_type()).narrow(1, nearest - lowest, farthest - nearest + 1), w.to(like.scalar_type())};
+    return {table.to(like.scalar_type()).narrow(1, nearest - lowest, farthest - nearest + 1), w.to(like.scalar_type()),
+            at::scalar_tensor(nearest, like.options().dtype(at::kLong))};
   }
   Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override {
-    const Tensor index = (tile.distance - start).expand({tile.scores.size(0), 1, -1, -1});
+    const Tensor index = (tile.distance - prepared[2]).expand({tile.scores.size(0), 1, -1, -1});
     const Tensor factor =
         prepared[0].index_select(1, index.reshape({-1})).view({-1, index.size(0), index.size(2), index.size(3)});
     return tile.scores * factor.transpose(0, 1).tanh() + at::matmul(tile.q, prepared[1]).unsqueeze(-1) / 4;
   }
   Tensor table, w;  ///< [H, distances], [d]
-  int64_t lowest, start = 0;
+  int64_t lowest;
 };
 
 struct Problem {
   int64_t batch = 2, heads = 4, groups = 2, length = 33, width = 8;
   at::ScalarType type = at::kDouble;
   std::string pattern = "causal";
+  std::vector<std::string> per_head;    ///< instead, head after head, over and over
+  std::map<std::string, Tensor> facts;  ///< that patterns read
   std::vector<QueryBand> q;
   Tensor q_raw, q_at, q_document;
   std::vector<Keys> keys;
@@ -110,16 +113,24 @@ struct Problem {
   }
 
   Read run(bool plain) {
-    plan.pattern = parse_pattern(pattern);
+    plan.pattern = parsed(pattern);
+    plan.per_head.clear();
+    for (const auto& words : per_head) plan.per_head.push_back(parsed(words));
     plan.score = score;
     plan.plain = plain;
     return attend(q, q_raw, q_at, q_document, keys, bands, plan);
   }
 
-  /// Which pairs of a set are seen.  bool [B, 1, L, S]
+  std::shared_ptr<const Pattern> parsed(const std::string& words) const { return fill_in(parse_pattern(words), facts); }
+
+  /// Which pairs of a set are seen.  bool [B, 1 or H, L, S]
   Tensor seen(size_t s) const {
     const Tensor i = q_at.unsqueeze(1).unsqueeze(3), j = keys[s].at.unsqueeze(1).unsqueeze(2);
-    Tensor out = parse_pattern(pattern)->sees(i, j).logical_and(i.ge(0)).logical_and(j.ge(0));
+    std::vector<Tensor> each;
+    for (const auto& words : per_head) each.push_back(parsed(words)->sees(i, j));
+    Tensor out = each.empty() ? parsed(pattern)->sees(i, j)
+                              : at::cat(each, 1).repeat({1, heads / static_cast<int64_t>(each.size()), 1, 1});
+    out = out.logical_and(i.ge(0)).logical_and(j.ge(0));
     if (q_document.defined() && keys[s].document.defined()) {
       out = out.logical_and(q_document.unsqueeze(1).unsqueeze(3).eq(keys[s].document.unsqueeze(1).unsqueeze(2)));
     }
