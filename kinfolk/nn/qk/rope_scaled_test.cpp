@@ -186,5 +186,25 @@ TEST(RopeKin, NoTableEnds) {
   }
 }
 
+// Phases are made in double whatever the model's type: neighbours stay apart however far the text is.
+TEST(RopeKin, PhasesOfLowPrecisionModelsTellNeighboursApart) {
+  const auto half = at::TensorOptions().dtype(at::kBFloat16);
+  for (const std::string step : {"\"rope_pi\"", "\"rope_ntk\"", "\"rope_ntk_dynamic\"", "\"rope_mixed_base\"",
+                                 "\"yarn\"", "\"longrope\"", "\"xpos\""}) {
+    const auto branch = make_attention("qk = [" + step + "]", 16, 1, half);
+    const auto precise = make_attention("qk = [" + step + "]", 16, 1);
+    for (const int64_t position : {257, 4095, 100000}) {
+      const Tensor at = at::tensor({position, position + 1}, at::kLong).unsqueeze(0);
+      const Tensor k = at::ones({1, 1, 2, 16}, half);
+      const int64_t stage = position / 20000;  // of xpos; the last one of the others
+      const Tensor turned = branch->qk[0]->keys_for({k}, at, stage)[0].k;
+      EXPECT_EQ(turned.scalar_type(), at::kBFloat16);
+      const Tensor want = precise->qk[0]->keys_for({k.to(at::kDouble)}, at, stage)[0].k;
+      EXPECT_LE(distance(turned.to(at::kDouble) / want.abs().max(), want / want.abs().max()), 0.005) << step;
+      EXPECT_GT(distance(turned.select(2, 0), turned.select(2, 1)), 0.1) << step << " " << position;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kinfolk
