@@ -1,0 +1,94 @@
+// bench_patterns [length...]: patterns that are no interval of distances against the dense op at the same length,
+// interleaved, in CPU time on one thread: 8 heads of width 64, forward and forward with backward. Beside it how many
+// pairs the pattern shows, as a part of the causal ones: what a perfect kernel would need of the dense time.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+
+#include "kinfolk/ops/attend.h"
+#include "kinfolk/pattern/views.h"
+
+namespace {
+using namespace kinfolk;
+
+double timed(const std::function<void()>& f) {
+  const auto seconds = [] {
+    timespec now{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  };
+  const double begin = seconds();
+  f();
+  return seconds() - begin;
+}
+double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  return x[x.size() / 2];
+}
+
+struct Call {
+  Call(const std::string& pattern, int64_t length, AttendPlan::By by) {
+    const auto draw = [&] { return at::randn({1, 8, length, 64}).requires_grad_(true); };
+    q = draw(), k = draw(), v = draw(), at = at::arange(length, at::kLong).unsqueeze(0);
+    plan.pattern = parse_pattern(pattern);
+    plan.by = by;
+  }
+  Tensor run() const { return attend({{q}}, q, at, {}, {{k, v, at, {}, {}, {}}}, {{{k}}}, plan).out; }
+  void both() const {
+    const Tensor out = run();
+    torch::autograd::grad({out}, {q, k, v}, {at::ones_like(out)});
+  }
+  void forward() const {
+    const at::NoGradGuard guard;
+    run();
+  }
+  Tensor q, k, v, at;
+  AttendPlan plan;
+};
+
+/// Visible pairs among 256 queries spread evenly, as a part of the causal ones.
+double share(const Pattern& pattern, int64_t length) {
+  const Tensor q = at::linspace(0, static_cast<double>(length - 1), 256).to(at::kLong).unsqueeze(1);
+  return pattern.sees(q, at::arange(length, at::kLong).unsqueeze(0)).sum().item<double>() /
+         (q + 1).sum().item<double>();
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  at::set_num_threads(1);
+  std::vector<int64_t> lengths;
+  for (int n = 1; n < count; ++n) lengths.push_back(std::atoll(words[n]));
+  if (lengths.empty()) lengths = {4096, 4001};
+  for (const int64_t length : lengths) {
+    const int rounds = length > 8000 ? 1 : 3;
+    const Call dense("causal", length, AttendPlan::By::automatic);
+    for (const char* pattern :
+         {"causal & window(256)", "causal & (window(256) | stride(128))",
+          "causal & (block_local(128, 0) | fixed(128, 8))", "causal & stride(128)",
+          "causal & (block_window(64, 1) | columns(64) | random(64, 3, 1))", "causal & block_local(256, 256)",
+          "causal & (window(256) | columns(16))", "causal & dilated(256, 4)", "prefix(256) | causal & window(256)"}) {
+      const Call sparse(pattern, length, AttendPlan::By::automatic), tiled(pattern, length, AttendPlan::By::tiles);
+      sparse.both(), dense.both();
+      std::vector<double> forward, both;
+      double ours = 0;
+      for (int n = 0; n < rounds; ++n) {
+        const double a = timed([&] { sparse.forward(); }), b = timed([&] { dense.forward(); });
+        const double c = timed([&] { sparse.both(); }), d = timed([&] { dense.both(); });
+        forward.push_back(a / b), both.push_back(c / d), ours = 1e3 * c;
+      }
+      const double in_tiles =
+          length <= 5000 && !sparse.plan.pattern->interval() ? 1e3 * timed([&] { tiled.both(); }) : 0;
+      std::printf("%6ld  %-66s pairs %.3f   of dense: forward %.3f, both %.3f (%8.1f ms; in tiles %8.1f)\n", length,
+                  pattern, share(*sparse.plan.pattern, length), median(forward), median(both), ours, in_tiles);
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
