@@ -27,10 +27,13 @@ inline Tensor walk(Branch& mixer, const Tensor& x, const std::vector<int64_t>& p
                    Form form = Form::automatic, const Lanes& lanes = {}) {
   const Batch batch;
   const auto part = [&](const Tensor& t, int64_t from, int64_t n) { return t.defined() ? t.narrow(1, from, n) : t; };
+  const Tensor valid = lanes.valid.defined() ? lanes.valid : at::ones({x.size(0), x.size(1)}, at::kBool);
+  const Tensor position = (valid.cumsum(1) - 1).masked_fill(valid.logical_not(), -1);  // as a model counts
   std::vector<Tensor> out;
   int64_t from = 0;
   for (int64_t n : pieces.empty() ? std::vector<int64_t>{x.size(1)} : pieces) {
     Pass pass{.batch = batch};
+    pass.position = part(position, from, n);
     pass.valid = part(lanes.valid, from, n);
     pass.first = part(lanes.first, from, n);
     pass.form = form;
@@ -131,8 +134,9 @@ inline void expect_gaps_do_nothing(Branch& mixer, int64_t width) {
   for (const auto& [name, tensor] : state.flat()) expect_near(tensor, kept.flat().at(name), 0, name);
 }
 
-/// Two documents in one lane are two sequences.
-inline void expect_documents_apart(Branch& mixer, int64_t width) {
+/// Two documents in one lane are two sequences. The state of the second is as if alone unless keys in it are turned by
+/// their positions in the lane (`turned`).
+inline void expect_documents_apart(Branch& mixer, int64_t width, bool turned = false) {
   at::manual_seed(5);
   const Tensor x = at::randn({1, 90, width}, at::kDouble);
   Lanes lanes{{}, at::zeros({1, 90}, at::kBool)};
@@ -141,6 +145,7 @@ inline void expect_documents_apart(Branch& mixer, int64_t width) {
   const Tensor got = walk(mixer, x, {30, 60}, &state, Form::automatic, lanes);
   expect_near(got.narrow(1, 0, 37), walk(mixer, x.narrow(1, 0, 37), {}, nullptr), 1e-12, "first document");
   expect_near(got.narrow(1, 37, 53), walk(mixer, x.narrow(1, 37, 53), {}, &alone), 1e-12, "second document");
+  if (turned) return;
   for (const auto& [name, tensor] : state.flat()) expect_near(tensor, alone.flat().at(name), 1e-12, name);
 }
 
@@ -200,7 +205,7 @@ inline void expect_mixer_gradients(Branch& mixer, int64_t width) {
       p.copy_(kept);
       return out;
     };
-    const Tensors outputs = f(inputs), cot = cotangents(outputs);
+    const Tensors outputs = f(leaves(inputs)), cot = cotangents(outputs);  // leaves: a state may hold nothing but x
     const Tensor got = gradients(outputs, cot, {p})[0];
     Tensor want = at::empty_like(got).contiguous();
     for (int64_t e = 0; e < p.numel(); e++) {
@@ -218,10 +223,10 @@ inline void expect_mixer_gradients(Branch& mixer, int64_t width) {
   }
 }
 
-inline void expect_streaming_laws(Branch& mixer, int64_t width) {
+inline void expect_streaming_laws(Branch& mixer, int64_t width, bool turned = false) {
   expect_left_padding(mixer, width);
   expect_gaps_do_nothing(mixer, width);
-  expect_documents_apart(mixer, width);
+  expect_documents_apart(mixer, width, turned);
   expect_any_length(mixer, width);
   const Traits traits = mixer.traits();
   EXPECT_TRUE(traits.causal && traits.streams && traits.bounded && traits.relative && traits.carries);
