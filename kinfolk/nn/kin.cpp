@@ -13,8 +13,14 @@
 #include "kinfolk/nn/memory/segment.h"
 #include "kinfolk/nn/mixers/attention.h"
 #include "kinfolk/nn/mixers/delta.h"
+#include "kinfolk/nn/mixers/gated_retention.h"
+#include "kinfolk/nn/mixers/gla.h"
+#include "kinfolk/nn/mixers/hgrn.h"
 #include "kinfolk/nn/mixers/linear.h"
 #include "kinfolk/nn/mixers/lstm.h"
+#include "kinfolk/nn/mixers/reflection.h"
+#include "kinfolk/nn/mixers/retention.h"
+#include "kinfolk/nn/mixers/rwkv6.h"
 #include "kinfolk/nn/qk/key_norm.h"
 #include "kinfolk/nn/qk/log_n.h"
 #include "kinfolk/nn/qk/longrope.h"
@@ -44,6 +50,12 @@ Registry<Branch>& registry<Branch>() {
     Registry<Branch> kin("branch");
     kin.add<Attention>("attention", "softmax attention over heads, any pattern and memory (Vaswani et al. 2017)");
     kin.add<LinearAttention>("linear", "linear attention over a feature map (Katharopoulos et al. 2020)");
+    kin.add<Retention>("retention", "multi-scale retention of RetNet, one decay a head (Sun et al. 2023)");
+    kin.add<GatedRetention>("gated_retention", "one decay a token and head, from the token (Peng et al. 2021)");
+    kin.add<Gla>("gla", "gated linear attention, one decay a token and key channel (Yang et al. 2023)");
+    kin.add<Reflection>("reflection", "a state gated by an outer product, decays of key and of value channels");
+    kin.add<Hgrn>("hgrn", "a gated sum in each channel, no matrix state (Qin et al. 2023)");
+    kin.add<Rwkv6>("rwkv6", "decays by key channel, a read before the write (Peng et al. 2024)");
     kin.add<Delta>("delta", "the delta rule over unit keys, DeltaNet (Schlag et al. 2021, Yang et al. 2024)");
     kin.add<Lstm>("lstm", "the gated recurrent network (Hochreiter and Schmidhuber 1997, Gers et al. 2000)");
     kin.add<Mlp>("mlp", "two matrices and a non-linearity (Vaswani et al. 2017)");
