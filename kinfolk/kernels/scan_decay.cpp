@@ -38,10 +38,10 @@ bool scan_decay_fits(const DecaySizes& z) { return z.size % 16 == 0 && z.keys % 
 int64_t scan_decay_scratch(const DecaySizes& z) {
   const int64_t square = z.keys * z.values;
   if (!z.channels) {
-    return z.size * (z.keys + z.values + 4) + 2 * square + 3 * z.size * z.size + z.size * std::max(z.size, z.keys);
+    return z.size * (z.keys + 2 * z.values + 4) + 2 * square + 3 * z.size * z.size + z.size * std::max(z.size, z.keys);
   }
   const int64_t T = decay::kInner;
-  return (z.size / T + 2) * square + 2 * T * z.keys + T * z.values + 2 * T * T + 2 * z.keys;
+  return (z.size / T + 2) * square + 2 * T * z.keys + 2 * T * z.values + 2 * T * T + 2 * z.keys;
 }
 
 void scan_decay_forward(const DecaySizes& sizes, const DecayForward& head, float* scratch) {

@@ -8,13 +8,14 @@ namespace kinfolk::kernels {
 struct DecaySizes {
   int64_t chunks, size, keys, values;
   bool channels;  ///< a decay for each key channel, not one for a token
+  float scale;    ///< of the outputs
 };
 bool scan_decay_fits(const DecaySizes& sizes);
 /// Floats of scratch memory that either function needs (64-byte aligned).
 int64_t scan_decay_scratch(const DecaySizes& sizes);
 
-/// S_t = a_t (.) S_{t-1} + k_t v_t^T, o_t = q_t S_t: retention (Sun et al. 2023, arXiv 2307.08621) for one decay a
-/// token, GLA (Yang et al. 2023, arXiv 2312.06635) for one a key channel. Only products of decays are formed, so that
+/// S_t = a_t (.) S_{t-1} + k_t v_t^T, o_t = scale q_t S_t: retention (Sun et al. 2023, arXiv 2307.08621) for one decay
+/// a token, GLA (Yang et al. 2023, arXiv 2312.06635) for one a key channel. Only products of decays are formed, so that
 /// any decay is safe, 0 included; results below 2^-126 are flushed to 0.
 struct DecayForward {
   const float *q, *k;   ///< [n, C, K]

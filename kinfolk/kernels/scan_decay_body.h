@@ -29,6 +29,10 @@ inline void copy_all(int64_t n, const float* from, float* to) {
   for (int64_t i = 0; i < n; i += KINFOLK_LANES) store(to + i, load(from + i));
 }
 
+inline void copy_scaled(int64_t n, float factor, const float* from, float* to) {
+  for (int64_t i = 0; i < n; i += KINFOLK_LANES) store(to + i, all(factor) * load(from + i));
+}
+
 /// D [C, C] where blocks of 16 columns touch the lower triangle, 0 above it; its last row is what of each token is left
 /// at the end. before[i] = a_0 ... a_i.
 inline void spread_decays(int64_t C, const float* a, float* d, float* before) {
@@ -73,6 +77,7 @@ void token_forward(const DecaySizes& z, const DecayForward& h, float* scratch) {
       clear_above(C, score, false);
     }
     add_lower(C, V, score, v, out);
+    if (z.scale != 1) scale_all(C * V, z.scale, out);
     product<Into::add>(K, V, C, k, 1, K, end, V, h.state, V);
   }
 }
@@ -101,13 +106,14 @@ void token_backward(const DecaySizes& z, const DecayBackward& h, float* scratch)
   const int64_t C = z.size, K = z.keys, V = z.values;
   float *kt = scratch, *vt = kt + C * K, *st = vt + C * V, *gst = st + K * V, *score = gst + K * V,
         *gscore = score + C * C, *d = gscore + C * C, *before = d + C * C, *first = before + C, *last = first + C,
-        *y = last + C, *m = y + C;  // m shares what only it needs with the scaled queries
+        *y = last + C, *go = y + C, *m = go + C * V;  // m shares what only it needs with the scaled queries
   float* seen = m;
   const float* after = d + (C - 1) * C;
   for (int64_t n = z.chunks - 1; n >= 0; n--) {
-    const float *q = h.q + n * C * K, *k = h.k + n * C * K, *v = h.v + n * C * V, *go = h.grad_out + n * C * V,
-                *state = h.states + n * K * V, *read = q;
+    const float *q = h.q + n * C * K, *k = h.k + n * C * K, *v = h.v + n * C * V, *state = h.states + n * K * V,
+                *read = q;
     float *gq = h.grad_q + n * C * K, *gk = h.grad_k + n * C * K, *gv = h.grad_v + n * C * V;
+    copy_scaled(C * V, z.scale, h.grad_out + n * C * V, go);
     transpose(C, K, k, kt);
     transpose(C, V, v, vt);
     transpose(K, V, state, st);

@@ -52,6 +52,7 @@ void channel_forward(const DecaySizes& z, const DecayForward& h, float* scratch)
     channel_scores(K, q, k, a, score);
     product<Into::set>(T, V, K, qa, K, 1, h.state, V, out, V);
     product<Into::add>(T, V, T, score, T, 1, v, V, out, V);
+    if (z.scale != 1) scale_all(T * V, z.scale, out);
     step_state(K, V, whole, kb, v, h.state);
   }
 }
@@ -101,7 +102,8 @@ inline void channel_gradients(int64_t K, const float* q, const float* k, const f
 void channel_backward(const DecaySizes& z, const DecayBackward& h, float* scratch) {
   const int64_t K = z.keys, V = z.values, T = kInner, inner = z.size / T, square = K * V;
   float *states = scratch, *st = states + inner * square, *gst = st + square, *qa = gst + square, *kb = qa + T * K,
-        *vt = kb + T * K, *score = vt + T * V, *gscore = score + T * T, *whole = gscore + T * T, *corner = whole + K;
+        *vt = kb + T * K, *score = vt + T * V, *gscore = score + T * T, *whole = gscore + T * T, *corner = whole + K,
+        *go = corner + K;
   for (int64_t n = z.chunks - 1; n >= 0; n--) {
     copy_all(square, h.states + n * square, states);
     for (int64_t s = 0; s + 1 < inner; s++) {  // the states between the inner chunks, again
@@ -113,9 +115,9 @@ void channel_backward(const DecaySizes& z, const DecayBackward& h, float* scratc
     }
     for (int64_t s = inner - 1; s >= 0; s--) {
       const int64_t at = n * inner + s;
-      const float *q = h.q + at * T * K, *k = h.k + at * T * K, *a = h.decay + at * T * K, *v = h.v + at * T * V,
-                  *go = h.grad_out + at * T * V;
+      const float *q = h.q + at * T * K, *k = h.k + at * T * K, *a = h.decay + at * T * K, *v = h.v + at * T * V;
       float *gq = h.grad_q + at * T * K, *gk = h.grad_k + at * T * K, *gv = h.grad_v + at * T * V;
+      copy_scaled(T * V, z.scale, h.grad_out + at * T * V, go);
       transpose(K, V, states + s * square, st);
       transpose(K, V, h.grad_state, gst);
       transpose(T, V, v, vt);

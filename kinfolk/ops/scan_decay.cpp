@@ -56,9 +56,9 @@ Ready prepare(const DecayScan& s) {
   const at::ScalarType type = scan_type(s.v);
   const int64_t B = s.q.size(0), H = s.q.size(1), K = s.q.size(3), V = s.v.size(3);
   const auto ready = [&](const Tensor& t) { return mask_heads(t.to(type), s.lanes); };
-  Ready r{{ready(s.q), ready(s.k), ready(s.v), s.state, decays(s.gate.key, s, type), decays(s.gate.value, s, type)},
+  Ready r{{ready(s.q), ready(s.k), ready(s.v), s.state, decays(s.gate.key, s, type), decays(s.gate.value, s, type),
+           s.scale},
           borders(s.lanes)};
-  if (s.scale != 1.0) r.q = r.q * s.scale;
   r.state = r.state.defined() ? r.state.to(type) : at::zeros({B, H, K, V}, r.q.options());
   if (s.normalise) {
     const Tensor sum = s.sum.defined() ? s.sum.to(type) : at::zeros({B, H, K}, r.q.options());
@@ -86,7 +86,7 @@ DecayScanned finish(const DecayScan& s, const Tensor& out, const Tensor& state) 
 /// q . (u k) v, what a token reads of itself before it is written.
 Tensor own_read(const DecayScan& s, const DecayCall& r) {
   const Tensor u = s.bonus.to(r.q.scalar_type()).unsqueeze(1);  // [H, 1, K]
-  return (r.q * u * r.k).sum(-1, true) * r.v;                   // [B, H, L, V]
+  return (r.q * u * r.k).sum(-1, true) * r.scale * r.v;         // [B, H, L, V]
 }
 
 /// A read before step t is a read after step t - 1: queries move one token back, outputs one forth.
@@ -96,7 +96,7 @@ Scanned read_before(const Ready& r, const std::function<Scanned(const DecayCall&
   DecayCall moved = r;
   moved.q = at::constant_pad_nd(q.narrow(2, 1, L - 1), {0, 0, 0, 1});
   const Scanned done = run(moved);
-  return {at::cat({at::matmul(q.narrow(2, 0, 1), r.state), done.out.narrow(2, 0, L - 1)}, 2), done.state};
+  return {at::cat({at::matmul(q.narrow(2, 0, 1) * r.scale, r.state), done.out.narrow(2, 0, L - 1)}, 2), done.state};
 }
 
 }  // namespace
@@ -133,7 +133,7 @@ DecayScanned scan_decay_steps(const DecayScan& scan) {
   const auto each = [&](const Tensor& t, int64_t unit) {  // rows or columns, token by token
     return t.defined() ? t.unsqueeze(unit).unbind(2) : std::vector<Tensor>(static_cast<size_t>(L));
   };
-  const std::vector<Tensor> q = each(r.q, -2), k = each(r.k, -1), v = each(r.v, -2), key = each(r.key, -1),
+  const std::vector<Tensor> q = each(r.q * r.scale, -2), k = each(r.k, -1), v = each(r.v, -2), key = each(r.key, -1),
                             value = each(r.value, -2);
   std::vector<Tensor> out;
   Tensor state = r.state;  // [B, H, K, V]

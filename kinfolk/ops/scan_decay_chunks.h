@@ -4,13 +4,14 @@
 
 namespace kinfolk {
 
-/// Everything in one type, scaled, invalid tokens without effect, borders as decays of 0.
+/// Everything in one type, invalid tokens without effect, borders as decays of 0.
 struct DecayCall {
   Tensor q, k;   ///< [B, H, L, K]
   Tensor v;      ///< [B, H, L, V]
   Tensor state;  ///< [B, H, K, V]
   Tensor key;    ///< decays [B, H, L, 1 or K]; undefined: 1
   Tensor value;  ///< decays [B, H, L, V]; undefined: 1
+  double scale;  ///< of the outputs
 };
 
 /// Output [B, H, L, V] and last state [B, H, K, V]; L > 0.

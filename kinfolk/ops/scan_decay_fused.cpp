@@ -12,9 +12,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-kernels::DecaySizes sizes_of(const Tensor& k, const Tensor& v, const Tensor& decay) {
+kernels::DecaySizes sizes_of(const Tensor& k, const Tensor& v, const Tensor& decay, double scale) {
   const bool channels = decay.defined() && decay.size(-1) > 1;
-  return {k.size(1), k.size(2), k.size(3), v.size(3), channels};
+  return {k.size(1), k.size(2), k.size(3), v.size(3), channels, static_cast<float>(scale)};
 }
 
 template <class Each>
@@ -39,15 +39,16 @@ struct Rows {
 /// q, k [N, n, C, K], v [N, n, C, V], decay [N, n, C, 1 or K] or undefined, state [N, K, V], N = B H.
 struct FusedDecay : torch::autograd::Function<FusedDecay> {
   static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const std::optional<Tensor>& given, const Tensor& initial, bool remember) {
+                               const std::optional<Tensor>& given, const Tensor& initial, double scale, bool remember) {
     const Tensor decay = given.value_or(Tensor());
-    const kernels::DecaySizes z = sizes_of(k, v, decay);
+    const kernels::DecaySizes z = sizes_of(k, v, decay, scale);
     Tensor state = initial.clone(at::MemoryFormat::Contiguous), out = at::empty_like(v), states;
     if (remember) states = at::empty({v.size(0), z.chunks, z.keys, z.values}, v.options());
     const Rows pq(q), pk(k), pv(v), pa(decay), ps(state), po(out), pall(states);
     over_heads(v.size(0), z, [&](int64_t h, float* scratch) {
       kernels::scan_decay_forward(z, {pq(h), pk(h), pv(h), pa(h), ps(h), po(h), pall(h)}, scratch);
     });
+    ctx->saved_data["scale"] = scale;
     ctx->save_for_backward({q, k, v, decay, states});
     return {out, state};
   }
@@ -56,7 +57,7 @@ struct FusedDecay : torch::autograd::Function<FusedDecay> {
     if (at::GradMode::is_enabled()) fail("[scan_decay] expected one derivative; found a request for the second");
     const variable_list saved = ctx->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &decay = saved[3], &states = saved[4];
-    const kernels::DecaySizes z = sizes_of(k, v, decay);
+    const kernels::DecaySizes z = sizes_of(k, v, decay, ctx->saved_data["scale"].toDouble());
     const Tensor go = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(v);
     Tensor gs = grads[1].defined() ? grads[1].clone(at::MemoryFormat::Contiguous)
                                    : at::zeros({v.size(0), z.keys, z.values}, v.options());
@@ -67,7 +68,7 @@ struct FusedDecay : torch::autograd::Function<FusedDecay> {
       kernels::scan_decay_backward(z, {pq(h), pk(h), pv(h), pa(h), pall(h), pg(h), ps(h), dq(h), dk(h), dv(h), da(h)},
                                    scratch);
     });
-    return {gq, gk, gv, ga, gs, {}};
+    return {gq, gk, gv, ga, gs, {}, {}};
   }
 };
 
@@ -91,7 +92,7 @@ Scanned decay_chunks_fused(const DecayCall& call, int64_t chunk) {
   const bool remember =
       at::GradMode::is_enabled() && (wants(q) || wants(k) || wants(v) || wants(decay) || wants(state));
   const variable_list done =
-      FusedDecay::apply(q, k, v, decay.defined() ? std::optional(decay) : std::nullopt, state, remember);
+      FusedDecay::apply(q, k, v, decay.defined() ? std::optional(decay) : std::nullopt, state, call.scale, remember);
   return {chunks.join(done[0], B).narrow(-1, 0, V),
           done[1].reshape({B, H, K + keys, V + values}).narrow(2, 0, K).narrow(3, 0, V)};
 }

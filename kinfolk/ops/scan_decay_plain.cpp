@@ -40,7 +40,8 @@ Scanned decay_chunks_plain(const DecayCall& call, int64_t chunk) {
   const bool channels = (call.key.defined() && call.key.size(3) > 1) || call.value.defined();
   const Chunks chunks(call.q.size(2), channels ? std::min<int64_t>(chunk, 16) : chunk);
   const auto cut = [&](const Tensor& t, double fill) { return t.defined() ? chunks.cut(t, fill) : t; };
-  const Tensor q = cut(call.q, 0), k = cut(call.k, 0), v = cut(call.v, 0);  // [N, n, C, .], N = B H
+  const Tensor q = cut(call.scale == 1 ? call.q : call.q * call.scale, 0), k = cut(call.k, 0),
+               v = cut(call.v, 0);  // [N, n, C, .], N = B H
   const Within keys = within(cut(call.key, 1)), values = within(cut(call.value, 1));
 
   // score_ij = sum_a q_ia P_ija k_ja, j <= i
