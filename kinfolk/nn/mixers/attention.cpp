@@ -1,5 +1,7 @@
 #include "kinfolk/nn/mixers/attention.h"
 
+#include "kinfolk/pattern/views.h"
+
 namespace kinfolk {
 namespace {
 
@@ -22,7 +24,7 @@ std::vector<std::shared_ptr<Base>> make_steps(torch::nn::Module& owner, const st
 }
 
 /// What the score steps add to values, in the bands that the pattern shows.
-std::vector<ValueBand> value_bands(const std::vector<std::shared_ptr<Score>>& score, const Pattern& pattern) {
+std::vector<ValueBand> value_bands(const std::vector<std::shared_ptr<Score>>& score, const HeadPatterns& pattern) {
   std::vector<ValueBand> shown;
   for (const auto& step : score)
     for (const auto& band : step->values_by_distance())
@@ -54,6 +56,23 @@ std::vector<int64_t> stages_of(const Tensor& stage, const Tensor& at) {
   return {each.const_data_ptr<int64_t>(), each.const_data_ptr<int64_t>() + each.numel()};
 }
 
+HeadPatterns parse_patterns(const Attention::Options& options, int64_t heads, const Context& context) {
+  HeadPatterns out;
+  if (options.per_head.empty()) {
+    out.each.push_back(parse_pattern(options.pattern, &context.let));
+    return out;
+  }
+  if (options.pattern != Attention::Options{}.pattern) {
+    fail("[", context.path, ".per_head] expected pattern or per_head; found both");
+  }
+  const auto many = static_cast<int64_t>(options.per_head.size());
+  if (heads % many != 0) {
+    fail("[", context.path, ".per_head] expected patterns in a number that divides ", heads, " heads; found ", many);
+  }
+  for (const auto& words : options.per_head) out.each.push_back(parse_pattern(words, &context.let));
+  return out;
+}
+
 }  // namespace
 
 Attention::Attention(const Options& options, const Context& context) {
@@ -68,9 +87,9 @@ Attention::Attention(const Options& options, const Context& context) {
     fail("[", context.path, ".groups] expected a divisor of the heads ", heads_.count, "; found ", heads_.groups);
   }
   heads_.scale = options.scale == 0 ? 1 / std::sqrt(static_cast<double>(heads_.width)) : options.scale;
-  pattern_ = parse_pattern(options.pattern, &context.let);
-  heads_.causal = pattern_->causal();
-  heads_.horizon = heads_.causal ? pattern_->horizon().value_or(-1) : -1;
+  pattern_ = parse_patterns(options, heads_.count, context);
+  heads_.causal = pattern_.causal();
+  heads_.horizon = heads_.causal ? pattern_.horizon().value_or(-1) : -1;
   dropout_ = options.dropout < 0 ? context.size.dropout : options.dropout;
 
   const int64_t inner = heads_.count * heads_.width, grouped = heads_.groups * heads_.width;
@@ -102,13 +121,14 @@ Attention::Attention(const Options& options, const Context& context) {
 
 Traits Attention::traits() const {
   Traits traits = memory->traits();
-  traits.causal = pattern_->causal();
+  traits.causal = pattern_.causal();
   traits.streams = traits.causal && traits.streams;
+  traits.relative = traits.relative && pattern_.relative();
   for (const auto& step : qk) traits.relative = traits.relative && step->relative();
   for (const auto& step : score) traits.relative = traits.relative && step->relative();
   if (!traits.causal) {
     traits.bounded = false;
-    traits.why_not = text("the pattern ", pattern_->text(), " sees the future, so the sequence must be whole");
+    traits.why_not = text("the pattern ", pattern_.text(), " sees the future, so the sequence must be whole");
   }
   return traits;
 }
@@ -116,17 +136,7 @@ Traits Attention::traits() const {
 State Attention::start(int64_t batch, at::TensorOptions like) const { return memory->start(batch, like); }
 
 double Attention::flops(int64_t length, int64_t from) const {
-  double seen = 0;
-  for (int64_t t = from; t < from + length; ++t) {
-    if (heads_.causal) {
-      const int64_t keys = memory->seen(t);
-      seen += static_cast<double>(heads_.horizon < 0 ? keys : std::min(keys, heads_.horizon));
-    } else {
-      const int64_t past = std::min(pattern_->farthest(), t - from);
-      const int64_t future = std::min(-std::max(pattern_->nearest(), -INT64_MAX), from + length - 1 - t);
-      seen += static_cast<double>(past + future + 1);
-    }
-  }
+  const double seen = pattern_.pairs(from, length, [this](int64_t t) { return memory->seen(t); });
   return q->flops(length) + k->flops(length) + v->flops(length) + out->flops(length) +
          4 * seen * static_cast<double>(heads_.count * heads_.width);
 }
@@ -166,10 +176,15 @@ Tensor Attention::prepare_keys(const Tensor& k, const Tensor& at) {
 }
 
 Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, std::vector<Keys> keys, const Look& how,
-                     double dropout, uint64_t seed) {
+                     double dropout, uint64_t seed, const std::map<std::string, Tensor>& facts) {
+  if (how.shift != 0 && !pattern_.relative()) {
+    fail(
+        "[attention.pattern] expected a pattern of distances alone with a memory that starts before position 0; found ",
+        pattern_.text());
+  }
   // Bands at distances that the pattern never shows are left out.
   const auto shown = [&](const QueryBand& b) {
-    return b.nearest < b.farthest && b.nearest <= pattern_->farthest() && b.farthest > pattern_->nearest();
+    return b.nearest < b.farthest && b.nearest <= pattern_.farthest() && b.farthest > pattern_.nearest();
   };
   const std::vector<QueryBand> all = bands(q, at);
   std::vector<QueryBand> queries;
@@ -179,7 +194,7 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
   std::vector<std::vector<KeyBand>> sets;
   const Tensor stage = staged_ ? staged_->stage(at) : Tensor();
   const auto stages = stages_of(stage, at);
-  const auto values = value_bands(score, *pattern_);
+  const auto values = value_bands(score, pattern_);
   const Tensor shifted = how.shift == 0 ? at : at::where(at.lt(0), at, at + how.shift);
   for (const auto& set : keys) {
     const Tensor true_at = how.shift == 0 ? set.at : set.at - how.shift;
@@ -203,7 +218,7 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
     }
   }
   AttendPlan plan;
-  plan.pattern = pattern_;
+  set_pattern(plan, pattern_.with(facts));
   for (const auto& step : score) plan.score.push_back(step.get());
   plan.dropout = dropout;
   plan.seed = seed;
@@ -211,8 +226,8 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
 }
 
 Tensor Attention::forward(const Tensor& x, Pass& pass, State* state) {
-  if (state && !pattern_->causal()) {
-    fail("[attention.pattern] expected a causal pattern where a state is carried; found ", pattern_->text());
+  if (state && !pattern_.causal()) {
+    fail("[attention.pattern] expected a causal pattern where a state is carried; found ", pattern_.text());
   }
   if (x.size(1) == 0) return x;
   if (!pass.position.defined()) fail("[attention] expected positions in the pass; found none");
@@ -225,11 +240,16 @@ Tensor Attention::forward(const Tensor& x, Pass& pass, State* state) {
   const Eyes eyes{[this](const Tensor& x) { return project(x); },
                   [this](const Tensor& k, const Tensor& at) { return prepare_keys(k, at); },
                   [&](const Tensor& q, std::vector<Keys> keys, Look how) {
-                    return look(q, at, pass.document, std::move(keys), how, dropped, seed);
+                    return look(q, at, pass.document, std::move(keys), how, dropped, seed, pass.batch.facts);
                   }};
   const Read read = memory->meet(fresh, eyes, pass, state);
   for (const auto& step : score) step->add_losses(pass);
   return mask_invalid(out->forward(read.out.transpose(1, 2).flatten(2)), pass);  // [B, L, D]
+}
+
+void Attention::set_pattern(AttendPlan& plan, const HeadPatterns& patterns) const {
+  plan.pattern = patterns.each[0];
+  if (patterns.each.size() > 1) plan.per_head = patterns.each;
 }
 
 std::string Attention::explain() const {
@@ -239,19 +259,26 @@ std::string Attention::explain() const {
   const auto whole = like.dtype(at::kLong);
   const Tensor at = at::arange(2, whole).unsqueeze(0);
   auto queries = self->bands(at::zeros({1, heads_.count, 2, heads_.width}, like), at);
-  std::erase_if(queries, [&](const QueryBand& b) {
-    return b.nearest > pattern_->farthest() || b.farthest <= pattern_->nearest();
-  });
+  std::erase_if(
+      queries, [&](const QueryBand& b) { return b.nearest > pattern_.farthest() || b.farthest <= pattern_.nearest(); });
   const auto here = at::TensorOptions().dtype(like.dtype());  // a meta model is explained as if it had memory
   for (auto& band : queries) band.q = at::zeros({1, heads_.count, 2, heads_.width}, here);
   const Tensor kv = at::zeros({1, heads_.groups, 2, heads_.width}, here);
   AttendPlan plan;
-  plan.pattern = pattern_;
   for (const auto& step : score) plan.score.push_back(step.get());
-  const auto reasons =
-      why_not_fused(queries, {{kv, kv, at::arange(2, here.dtype(at::kLong)).unsqueeze(0), {}, {}, {}}}, plan);
-  std::string line = text("attend(", pattern_->text(), ")");
-  if (reasons.empty()) return line + ", fused";
+  std::string line = text("attend(", pattern_.text(), ")");
+  std::vector<std::string> reasons;
+  size_t views = 0;
+  for (const auto& pattern : pattern_.each) {
+    plan.pattern = pattern;
+    for (const auto& why :
+         why_not_fused(queries, {{kv, kv, at::arange(2, here.dtype(at::kLong)).unsqueeze(0), {}, {}, {}}}, plan))
+      if (std::find(reasons.begin(), reasons.end(), why) == reasons.end()) reasons.push_back(why);
+    if (!pattern->interval()) views = std::max(views, compile(pattern).value_or(std::vector<View>{}).size());
+  }
+  if (reasons.empty()) line += ", fused";
+  if (views > 0) line += text(reasons.empty() ? " " : ", ", "in up to ", views, " views");
+  if (reasons.empty()) return line;
   line += ", tiled torch operators: ";
   for (size_t n = 0; n < reasons.size(); ++n) line += (n ? "; " : "") + reasons[n];
   return line;

@@ -3,7 +3,7 @@
 #include "kinfolk/nn/family.h"
 #include "kinfolk/nn/linear.h"
 #include "kinfolk/nn/score/score.h"
-#include "kinfolk/pattern/pattern.h"
+#include "kinfolk/pattern/heads.h"
 
 namespace kinfolk {
 
@@ -15,6 +15,7 @@ struct Attention : Branch {
   struct Options {
     int64_t heads = 0, groups = 0, head_width = 0;
     std::string pattern = "causal";
+    std::vector<std::string> per_head;
     std::vector<Spec> qk, score;
     Spec memory = "cache";
     bool bias = false;
@@ -25,6 +26,7 @@ struct Attention : Branch {
       visit("groups", groups, "heads of keys and values G, a divisor of H; 0: H", at_least(0));
       visit("head_width", head_width, "width of a head d; 0: D / H", at_least(0));
       visit("pattern", pattern, "which pairs may meet, such as \"causal & window(256)\"");
+      visit("per_head", per_head, "instead of pattern: one a head, over and over; their number divides H");
       visit("qk", qk, "steps on queries and keys, in order");
       visit("score", score, "steps on scores, in order");
       visit("memory", memory, "what is kept from call to call");
@@ -46,8 +48,9 @@ struct Attention : Branch {
   /// Raw keys [B, G, S, d] at int64 [B, S] as a memory may keep them.
   Tensor prepare_keys(const Tensor& k, const Tensor& at);
   /// Raw queries [B, H, L, d] at int64 [B, L] (-1: invalid) look at sets of keys, through steps, pattern and scores.
+  /// The pattern reads the facts of the batch, if given.
   Read look(const Tensor& q, const Tensor& at, const Tensor& document, std::vector<Keys> keys, const Look& how = {},
-            double dropout = 0, uint64_t seed = 0);
+            double dropout = 0, uint64_t seed = 0, const std::map<std::string, Tensor>& facts = {});
   bool keys_final() const { return keys_final_; }
 
   std::shared_ptr<Linear> q, k, v, out;
@@ -60,7 +63,9 @@ struct Attention : Branch {
   std::vector<KeyBand> key_bands(const Tensor& k, const Tensor& at, size_t from_step, int64_t stage = 0);
 
   Heads heads_;
-  std::shared_ptr<const Pattern> pattern_;
+  void set_pattern(AttendPlan& plan, const HeadPatterns& patterns) const;
+
+  HeadPatterns pattern_;
   double dropout_;
   bool keys_final_ = true;
   const QkStep* staged_ = nullptr;  ///< the step whose keys depend on the query's stage
