@@ -11,7 +11,7 @@ namespace delta {
 bool scan_delta_fits(const DeltaSizes& z) { return z.size % 16 == 0 && z.keys % 16 == 0 && z.values % 16 == 0; }
 
 int64_t scan_delta_scratch(const DeltaSizes& z) {
-  return z.size * z.keys + 3 * z.size * z.values + 2 * z.keys * z.values + 5 * z.size * z.size;
+  return z.size * z.keys + 4 * z.size * z.values + 2 * z.keys * z.values + 6 * z.size * z.size + 3 * z.size;
 }
 
 void scan_delta_forward(const DeltaSizes& sizes, const DeltaForward& head, float* scratch) {

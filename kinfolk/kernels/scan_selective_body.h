@@ -55,6 +55,7 @@ struct Chunk {
   }
 };
 
+/// The rows of one token lie apart by a page or more, where no hardware looks ahead.
 KINFOLK_INLINE void ahead(const SelectiveRows& rows, int64_t token, int64_t channel) {
   __builtin_prefetch(rows.at(token) + channel);
 }
@@ -188,20 +189,25 @@ inline void rows_of(int64_t states, const float* from, float* to) {
   }
 }
 
+/// Chunk by chunk over all channels, so that rows are read whole.
 template <bool zoh>
 void forward_channels(const SelectiveSizes& z, const SelectiveForward& s, int64_t from, int64_t until, float* scratch) {
-  const int64_t N = z.states;
+  const int64_t N = z.states, vectors = N * KINFOLK_LANES;
   Chunk chunk(scratch);
-  float *rates = scratch, *state = rates + N * KINFOLK_LANES;
+  float *all_rates = scratch, *all_states = all_rates + (until - from) * N;
   for (int64_t d = from; d < until; d += KINFOLK_LANES) {
-    columns_of(N, s.a + d * N, kLog2OfE, rates);
-    columns_of(N, s.state + d * N, 1.f, state);
-    for (int64_t t = 0; t < z.tokens; t += kTokens) {
+    columns_of(N, s.a + d * N, kLog2OfE, all_rates + (d - from) * N);
+    columns_of(N, s.state + d * N, 1.f, all_states + (d - from) * N);
+  }
+  for (int64_t t = 0; t < z.tokens; t += kTokens) {
+    chunk.choose(z, s.marks, t);
+    for (int64_t d = from; d < until; d += KINFOLK_LANES) {
+      const float* rates = all_rates + (d - from) * N;
+      float* state = all_states + (d - from) * N;
       if (s.kept) {
         float* kept = s.kept + (t / kTokens * z.channels + d) * N;
-        for (int64_t n = 0; n < N; n++) store(kept + n * KINFOLK_LANES, load(state + n * KINFOLK_LANES));
+        for (int64_t i = 0; i < vectors; i += KINFOLK_LANES) store(kept + i, load(state + i));
       }
-      chunk.choose(z, s.marks, t);
       read_chunk(z, s, d, chunk, false);
       int64_t n = 0;
       for (; n + kGroup <= N; n += kGroup) {
@@ -218,17 +224,14 @@ void forward_channels(const SelectiveSizes& z, const SelectiveForward& s, int64_
       for (int64_t i = 0; i < chunk.count; i++) {
         Lane y = load(chunk.y + i * KINFOLK_LANES);
         if (s.z.data) {
-          const int64_t later = chunk.at[i] + 8 < z.tokens ? chunk.at[i] + 8 : chunk.at[i];
-          ahead(s.z, later, d);
-          __builtin_prefetch(s.out + later * z.channels + d, 1);
           const Lane gate = load(s.z.at(chunk.at[i]) + d);
           y = y * (gate * sigmoid(gate));
         }
         store(s.out + chunk.at[i] * z.channels + d, y);
       }
     }
-    rows_of(N, state, s.state + d * N);
   }
+  for (int64_t d = from; d < until; d += KINFOLK_LANES) rows_of(N, all_states + (d - from) * N, s.state + d * N);
 }
 
 void forward(const SelectiveSizes& z, const SelectiveForward& s, int64_t from, int64_t until, float* scratch) {

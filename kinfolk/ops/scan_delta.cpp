@@ -40,12 +40,44 @@ Tensor unit_lower_inverse(const Tensor& m) {
   return inverse;
 }
 
-/// q, k [N, n, C, K], v [N, n, C, V], beta [N, n, C, 1], state [N, K, V], N = B H; borders may be undefined.
+/// What is left from token to token of a chunk, as factors: see ChunkBorders; with a decay they lie between 0 and 1.
+struct Factors {
+  std::optional<Tensor> same, alive, last, whole;
+  bool learned = false;  ///< gradients are asked for
+};
+
+Factors factors_of(const ChunkBorders& border, const Tensor& log_decay) {
+  Factors f;
+  if (log_decay.defined()) {  // [N, n, C]
+    const int64_t C = log_decay.size(-1);
+    // Sums over j < u <= i, not differences of sums from the start: those lose digits.
+    const Tensor sums = log_decay.unsqueeze(-1).expand({-1, -1, C, C}).tril(-1).cumsum(-2);
+    const Tensor above = at::ones({C, C}, log_decay.options().dtype(at::kBool)).triu(1);
+    f.same = sums.masked_fill(above, -INFINITY).exp();
+    f.alive = log_decay.cumsum(-1).exp().unsqueeze(-1);
+    f.last = f.same->select(-2, C - 1).unsqueeze(-1);
+    f.whole = f.alive->narrow(-2, C - 1, 1);
+    f.learned = true;
+  }
+  if (border.defined()) {
+    const auto join = [](std::optional<Tensor>& to, const Tensor& b) { to = to ? *to * b : b; };
+    join(f.same, border.same);
+    join(f.alive, border.alive);
+    join(f.last, border.last);
+    join(f.whole, border.whole);
+  }
+  return f;
+}
+
+/// q, k [N, n, C, K], v [N, n, C, V], beta [N, n, C, 1], state [N, K, V], N = B H.
 /// Returns out [N, n, C, V] and the last state [N, K, V].
 struct DeltaChunks : torch::autograd::Function<DeltaChunks> {
   static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& beta, const Tensor& state, const ChunkBorders& border) {
-    const auto& [same, alive, last, whole] = border;
+                               const Tensor& beta, const Tensor& state, const std::optional<Tensor>& f_same,
+                               const std::optional<Tensor>& f_alive, const std::optional<Tensor>& f_last,
+                               const std::optional<Tensor>& f_whole, bool learned) {
+    const auto or_none = [](const std::optional<Tensor>& t) { return t ? *t : Tensor(); };
+    const Tensor same = or_none(f_same), alive = or_none(f_alive), last = or_none(f_last), whole = or_none(f_whole);
     const int64_t n = q.size(1);
     const Tensor m = lower(at::matmul(k, T(k)), same).tril(-1).mul_(beta);  // [N, n, C, C]
     const Tensor solve = unit_lower_inverse(m);
@@ -63,6 +95,7 @@ struct DeltaChunks : torch::autograd::Function<DeltaChunks> {
     Tensor out = at::matmul(lower(at::matmul(q, T(k)), same), u);
     out.add_(at::matmul(times(q, alive), states));
     ctx->save_for_backward({q, k, v, beta, same, alive, last, whole, solve, w, u, states});
+    ctx->saved_data["learned"] = learned;
     return {out, s};
   }
 
@@ -77,8 +110,8 @@ struct DeltaChunks : torch::autograd::Function<DeltaChunks> {
     const Tensor go = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(u);
     Tensor gs = grads[1].defined() ? grads[1] : at::zeros_like(states.select(1, 0));
 
-    const Tensor seen = times(q, alive), kept = times(k, last), read = times(k, alive);
-    const Tensor score = lower(at::matmul(q, T(k)), same);
+    const Tensor seen = times(q, alive), kept = times(k, last), read = at::matmul(k, states);
+    const Tensor qk = at::matmul(q, T(k)), kk = at::matmul(k, T(k)), score = lower(qk, same);
     Tensor gu = at::matmul(T(score), go);             // [N, n, C, V]
     const Tensor from_out = at::matmul(T(seen), go);  // [N, n, K, V]
     Tensor after = at::empty_like(states);            // gradient of the state after each chunk
@@ -91,15 +124,20 @@ struct DeltaChunks : torch::autograd::Function<DeltaChunks> {
     }
     const Tensor gr = at::matmul(T(solve), gu);  // of R = beta (V - K S)
     const Tensor gv = gr * beta;
-    const Tensor gm = lower(at::matmul(gr, T(u)), same).tril(-1).neg_();  // [N, n, C, C]
-    const Tensor kk = at::matmul(k, T(k));
-    const Tensor gbeta = (gr * (v - at::matmul(read, states))).sum(-1, true) + (gm * kk).sum(-1, true);
-    const Tensor gkk = gm * beta;
-    const Tensor gscore = lower(at::matmul(go, T(u)), same);
-    const Tensor gq = times(at::matmul(go, T(states)), alive) + at::matmul(gscore, k);
-    const Tensor gk = times(at::matmul(u, T(after)), last) - times(at::matmul(gv, T(states)), alive) +
-                      at::matmul(T(gscore), q) + at::matmul(gkk + T(gkk), k);
-    return {gq, gk, gv, gbeta, gs, {}};
+    const Tensor gm = at::matmul(gr, T(u)).tril(-1).neg_();  // [N, n, C, C]
+    const Tensor gm_same = times(gm, same);
+    const Tensor gbeta = (gr * (v - times(read, alive))).sum(-1, true) + (gm_same * kk).sum(-1, true);
+    const Tensor gkk = gm_same * beta;
+    const Tensor gscore = at::matmul(go, T(u)).tril(), gqk = times(gscore, same);
+    const Tensor from_read = at::matmul(go, T(states)), from_kept = at::matmul(u, T(after));  // of seen, of kept
+    const Tensor gq = times(from_read, alive) + at::matmul(gqk, k);
+    const Tensor gk = times(from_kept, last) - times(at::matmul(gv, T(states)), alive) + at::matmul(T(gqk), q) +
+                      at::matmul(gkk + T(gkk), k);
+    if (!ctx->saved_data["learned"].toBool()) return {gq, gk, gv, gbeta, gs, {}, {}, {}, {}, {}};
+    const Tensor gsame = gm * beta * kk + gscore * qk;
+    const Tensor galive = (from_read * q).sum(-1, true) - (gv * read).sum(-1, true);
+    const Tensor glast = (from_kept * k).sum(-1, true), gwhole = (after * states).sum({-1, -2}, true);
+    return {gq, gk, gv, gbeta, gs, gsame, galive, glast, gwhole, {}};
   }
 };
 
@@ -115,59 +153,62 @@ void over_heads(int64_t heads, const kernels::DeltaSizes& sizes, Each&& each) {
   });
 }
 
-/// The same as DeltaChunks without borders, in the kernel.
+/// The same as DeltaChunks without borders, in the kernel; log_decay [N, n, C].
 struct FusedDelta : torch::autograd::Function<FusedDelta> {
   static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& beta, const Tensor& initial) {
+                               const Tensor& beta, const Tensor& initial, const std::optional<Tensor>& log_decay) {
     const kernels::DeltaSizes z = sizes_of(k, v);
     const int64_t tokens = z.chunks * z.size, square = z.keys * z.values;
     Tensor state = initial.clone(at::MemoryFormat::Contiguous);
     Tensor out = at::empty_like(v), u = at::empty_like(v);
     Tensor states = at::empty({v.size(0), z.chunks, z.keys, z.values}, v.options());
     const float *pq = q.const_data_ptr<float>(), *pk = k.const_data_ptr<float>(), *pv = v.const_data_ptr<float>(),
-                *pb = beta.const_data_ptr<float>();
+                *pb = beta.const_data_ptr<float>(), *pl = log_decay ? log_decay->const_data_ptr<float>() : nullptr;
     float *ps = state.data_ptr<float>(), *po = out.data_ptr<float>(), *pu = u.data_ptr<float>(),
           *pa = states.data_ptr<float>();
     over_heads(v.size(0), z, [&](int64_t h, float* scratch) {
-      kernels::scan_delta_forward(
-          z,
-          {pq + h * tokens * z.keys, pk + h * tokens * z.keys, pv + h * tokens * z.values, pb + h * tokens,
-           ps + h * square, po + h * tokens * z.values, pu + h * tokens * z.values, pa + h * z.chunks * square},
-          scratch);
+      kernels::scan_delta_forward(z,
+                                  {pq + h * tokens * z.keys, pk + h * tokens * z.keys, pv + h * tokens * z.values,
+                                   pb + h * tokens, pl ? pl + h * tokens : nullptr, ps + h * square,
+                                   po + h * tokens * z.values, pu + h * tokens * z.values, pa + h * z.chunks * square},
+                                  scratch);
     });
-    ctx->save_for_backward({q, k, v, beta, u, states});
+    ctx->save_for_backward({q, k, v, beta, u, states, log_decay ? *log_decay : Tensor()});
     return {out, state};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (at::GradMode::is_enabled()) fail("[scan_delta] expected one derivative; found a request for the second");
     const variable_list saved = ctx->get_saved_variables();
-    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &u = saved[4], &states = saved[5];
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &beta = saved[3], &u = saved[4], &states = saved[5],
+                 &log_decay = saved[6];
     const kernels::DeltaSizes z = sizes_of(k, v);
     const int64_t tokens = z.chunks * z.size, square = z.keys * z.values;
     const Tensor go = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(v);
     Tensor gs = grads[1].defined() ? grads[1].clone(at::MemoryFormat::Contiguous)
                                    : at::zeros({v.size(0), z.keys, z.values}, v.options());
     Tensor gq = at::empty_like(q), gk = at::empty_like(k), gv = at::empty_like(v), gb = at::empty_like(beta);
+    Tensor gl = log_decay.defined() ? at::empty_like(log_decay) : Tensor();
     const float *pq = q.const_data_ptr<float>(), *pk = k.const_data_ptr<float>(), *pv = v.const_data_ptr<float>(),
                 *pb = beta.const_data_ptr<float>(), *pu = u.const_data_ptr<float>(),
-                *pa = states.const_data_ptr<float>(), *pg = go.const_data_ptr<float>();
+                *pa = states.const_data_ptr<float>(), *pg = go.const_data_ptr<float>(),
+                *pl = gl.defined() ? log_decay.const_data_ptr<float>() : nullptr;
     float *ps = gs.data_ptr<float>(), *dq = gq.data_ptr<float>(), *dk = gk.data_ptr<float>(),
-          *dv = gv.data_ptr<float>(), *db = gb.data_ptr<float>();
+          *dv = gv.data_ptr<float>(), *db = gb.data_ptr<float>(), *dl = pl ? gl.data_ptr<float>() : nullptr;
     over_heads(v.size(0), z, [&](int64_t h, float* scratch) {
       const int64_t key = h * tokens * z.keys, value = h * tokens * z.values;
-      kernels::scan_delta_backward(
-          z,
-          {pq + key, pk + key, pv + value, pb + h * tokens, pu + value, pa + h * z.chunks * square, pg + value,
-           ps + h * square, dq + key, dk + key, dv + value, db + h * tokens},
-          scratch);
+      kernels::scan_delta_backward(z,
+                                   {pq + key, pk + key, pv + value, pb + h * tokens, pl ? pl + h * tokens : nullptr,
+                                    pu + value, pa + h * z.chunks * square, pg + value, ps + h * square, dq + key,
+                                    dk + key, dv + value, db + h * tokens, dl ? dl + h * tokens : nullptr},
+                                   scratch);
     });
-    return {gq, gk, gv, gb, gs};
+    return {gq, gk, gv, gb, gs, gl};
   }
 };
 
 struct Ready {
-  Tensor q, k, v, beta, state, border;
+  Tensor q, k, v, beta, state, border, log_decay;
 };
 
 Ready prepare(const DeltaScan& s) {
@@ -178,7 +219,13 @@ Ready prepare(const DeltaScan& s) {
   }
   const at::ScalarType type = scan_type(s.v);
   const auto ready = [&](const Tensor& t) { return mask_heads(t.to(type), s.lanes); };
-  Ready r{ready(s.q), ready(s.k), ready(s.v), ready(s.beta), s.state, borders(s.lanes)};
+  Ready r{ready(s.q), ready(s.k), ready(s.v), ready(s.beta), s.state, borders(s.lanes), {}};
+  if (s.log_decay.defined()) {
+    if (s.log_decay.sizes() != s.k.sizes().slice(0, 3)) {
+      fail("[scan_delta] expected log_decay [B, H, L] as k ", s.k.sizes(), "; found ", s.log_decay.sizes());
+    }
+    r.log_decay = ready(s.log_decay);
+  }
   if (s.scale != 1.0) r.q = r.q * s.scale;
   if (r.beta.dim() == 3) r.beta = r.beta.unsqueeze(-1);  // [B, H, L, 1 or V]
   r.state = r.state.defined() ? r.state.to(type)
@@ -203,19 +250,23 @@ Scanned scan_delta(const DeltaScan& scan, int64_t chunk) {
     const auto split = [&](const Tensor& t) { return t.transpose(2, 3).reshape({B, heads, L, 1}); };
     r.q = spread(r.q), r.k = spread(r.k), r.v = split(r.v), r.beta = split(r.beta);
     r.state = r.state.transpose(2, 3);
+    if (r.log_decay.defined()) r.log_decay = r.log_decay.repeat_interleave(V, 1);
   }
   if (!scan.plain && !r.border.defined() && r.q.is_cpu() && why_not_fused_delta(K, values, r.q.scalar_type()).empty()) {
     if (chunk < 1) fail("[scan.chunk] expected at least 1; found ", chunk);
     const int64_t size = std::min<int64_t>(64, (std::min(L, chunk) + 15) / 16 * 16);
     const Chunks chunks = Chunks::exactly(L, size);
+    const auto decay = r.log_decay.defined() ? std::optional(chunks.cut(r.log_decay)) : std::nullopt;
     const variable_list done = FusedDelta::apply(chunks.cut(r.q), chunks.cut(r.k), chunks.cut(r.v), chunks.cut(r.beta),
-                                                 r.state.reshape({B * H, K, V}));
+                                                 r.state.reshape({B * H, K, V}), decay);
     return {chunks.join(done[0], B).to(scan.v.scalar_type()), done[1].reshape({B, H, K, V})};
   }
   const Chunks chunks(L, chunk);
   const ChunkBorders border = chunk_borders(r.border, chunks, heads, r.q.scalar_type());
-  const variable_list done = DeltaChunks::apply(chunks.cut(r.q), chunks.cut(r.k), chunks.cut(r.v), chunks.cut(r.beta),
-                                                r.state.reshape({B * heads, K, values}), border);
+  const Factors f = factors_of(border, r.log_decay.defined() ? chunks.cut(r.log_decay) : Tensor());
+  const variable_list done =
+      DeltaChunks::apply(chunks.cut(r.q), chunks.cut(r.k), chunks.cut(r.v), chunks.cut(r.beta),
+                         r.state.reshape({B * heads, K, values}), f.same, f.alive, f.last, f.whole, f.learned);
   Tensor out = chunks.join(done[0], B), state = done[1];
   if (each) {
     out = out.reshape({B, H, V, L}).transpose(2, 3);
@@ -243,6 +294,7 @@ Scanned scan_delta_steps(const DeltaScan& scan) {
   Tensor state = r.state;
   for (int64_t t = 0; t < L; t++) {
     if (r.border.defined()) state = state.masked_fill(r.border.select(1, t).view({B, 1, 1, 1}), 0);
+    if (r.log_decay.defined()) state = state * r.log_decay.select(2, t).exp().view({B, H, 1, 1});
     state = state + k[t] * (beta[t] * (v[t] - at::matmul(T(k[t]), state)));
     out.push_back(at::matmul(q[t], state).squeeze(-2));
   }

@@ -6,7 +6,8 @@
 
 namespace kinfolk {
 
-/// S_t = S_{t-1} + beta_t k_t (v_t - k_t^T S_{t-1})^T,  o_t = scale q_t S_t   (Schlag et al. 2021).
+/// S_t = S_{t-1} + beta_t k_t (v_t - k_t^T S_{t-1})^T,  o_t = scale q_t S_t   (Schlag et al. 2021); with a decay,
+/// exp(log_decay_t) S_{t-1} stands for S_{t-1} (Yang et al. 2024, arXiv 2412.06464).
 /// With |k| = 1: beta = 0 keeps, 1 replaces, 2 reflects. Without unit keys |1 - beta |k|^2| may pass 1, and the state
 /// then grows without bound.
 struct DeltaScan {
@@ -16,12 +17,13 @@ struct DeltaScan {
   Tensor state = {};  ///< [B, H, K, V]; undefined: zeros
   double scale = 1.0;
   ScanLanes lanes = {};
-  bool plain = false;  ///< tests: never the fused path
+  Tensor log_decay = {};  ///< [B, H, L], not above 0 (-inf forgets all); undefined: none
+  bool plain = false;     ///< tests: never the fused path
 };
 
 /// All tokens at once in chunks of C by the WY form (Yang et al. 2024): M = strict_lower(diag(beta) K K^T),
 /// U = (I + M)^-1 diag(beta) (V - K S), O = Q S + lower(Q K^T) U, S <- S + K^T U. All but S runs batched over the
-/// chunks. Any `chunk` gives the same. Differentiable once in q, k, v, beta, state.
+/// chunks. Any `chunk` gives the same. Differentiable once in q, k, v, beta, state, log_decay.
 /// Without borders, in float32 on a CPU and with K and V multiples of 16 it runs in kernels/scan_delta, in chunks of
 /// 16, 32, 48 or 64.
 Scanned scan_delta(const DeltaScan& scan, int64_t chunk);

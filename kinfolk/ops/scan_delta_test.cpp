@@ -21,9 +21,14 @@ DeltaScan random_scan(int64_t B, int64_t H, int64_t L, int64_t K, int64_t V, at:
   return s;
 }
 
-Tensors inputs_of(const DeltaScan& s) { return {s.q, s.k, s.v, s.beta, s.state}; }
+Tensors inputs_of(const DeltaScan& s) {
+  Tensors all{s.q, s.k, s.v, s.beta, s.state};
+  if (s.log_decay.defined()) all.push_back(s.log_decay);
+  return all;
+}
 DeltaScan with(DeltaScan s, const Tensors& in) {
   s.q = in[0], s.k = in[1], s.v = in[2], s.beta = in[3], s.state = in[4];
+  if (s.log_decay.defined()) s.log_decay = in[5];
   return s;
 }
 
@@ -36,6 +41,7 @@ Scanned in_pieces(const DeltaScan& s, const std::vector<int64_t>& pieces, int64_
   for (int64_t n : pieces) {
     part.q = s.q.narrow(2, from, n), part.k = s.k.narrow(2, from, n), part.v = s.v.narrow(2, from, n);
     part.beta = s.beta.narrow(2, from, n);
+    if (s.log_decay.defined()) part.log_decay = s.log_decay.narrow(2, from, n);
     if (s.lanes.valid.defined()) part.lanes.valid = s.lanes.valid.narrow(1, from, n);
     if (s.lanes.first.defined()) part.lanes.first = s.lanes.first.narrow(1, from, n);
     done = chunk > 0 ? scan_delta(part, chunk) : scan_delta_steps(part);

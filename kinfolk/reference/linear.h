@@ -49,6 +49,20 @@ inline Recurred delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, co
   return {at::stack(out, 2), state, {}};
 }
 
+/// The delta rule on exp(log_decay_t) S_{t-1}; log_decay [B, H, L]. (Yang et al. 2024, gated delta networks)
+inline Recurred gated_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& beta,
+                                 const Tensor& log_decay, Tensor state, double a) {
+  std::vector<Tensor> out;
+  for (int64_t t = 0; t < q.size(2); t++) {
+    const auto part = [&](const Tensor& x) { return x.narrow(2, t, 1); };
+    const Tensor decayed = log_decay.select(2, t).exp().unsqueeze(-1).unsqueeze(-1) * state;
+    const Recurred one = delta_rule(part(q), part(k), part(v), part(beta), decayed, a);
+    state = one.state;
+    out.push_back(one.out);
+  }
+  return {at::cat(out, 2), state, {}};
+}
+
 /// y_t = sum_{j < W} w[:, W-1-j] x_{t-j} + b, then silu or nothing; x [B, L, D], past [B, D, W-1] oldest first.
 inline Recurred short_conv(const Tensor& x, const Tensor& w, const Tensor& b, Tensor past, bool silu) {
   std::vector<Tensor> out;
