@@ -93,8 +93,8 @@ Scanned decay_chunks_fused(const DecayCall& call, int64_t chunk) {
       at::GradMode::is_enabled() && (wants(q) || wants(k) || wants(v) || wants(decay) || wants(state));
   const variable_list done =
       FusedDecay::apply(q, k, v, decay.defined() ? std::optional(decay) : std::nullopt, state, call.scale, remember);
-  return {chunks.join(done[0], B).narrow(-1, 0, V),
-          done[1].reshape({B, H, K + keys, V + values}).narrow(2, 0, K).narrow(3, 0, V)};
+  const Tensor last = done[1].reshape({B, H, K + keys, V + values});
+  return {first_of(chunks.join(done[0], B), 3, V), first_of(first_of(last, 2, K), 3, V)};
 }
 
 }  // namespace kinfolk

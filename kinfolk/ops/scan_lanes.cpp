@@ -16,6 +16,8 @@ Tensor mask_heads(const Tensor& t, const ScanLanes& lanes) {
   return t.masked_fill(mask, 0);
 }
 
+Tensor first_of(const Tensor& t, int64_t dim, int64_t n) { return t.size(dim) == n ? t : t.narrow(dim, 0, n); }
+
 at::ScalarType scan_type(const Tensor& t) { return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
 Chunks::Chunks(int64_t length, int64_t chunk)
@@ -46,7 +48,7 @@ Tensor Chunks::cut(const Tensor& t, double fill) const {
 Tensor Chunks::join(const Tensor& t, int64_t batch) const {
   std::vector<int64_t> shape{batch, t.size(0) / batch, count * size};
   for (int64_t i = 3; i < t.dim(); i++) shape.push_back(t.size(i));
-  return t.reshape(shape).narrow(2, 0, length);
+  return first_of(t.reshape(shape), 2, length);
 }
 
 ChunkBorders chunk_borders(const Tensor& border, const Chunks& chunks, int64_t heads, at::ScalarType type) {

@@ -24,6 +24,8 @@ struct Scanned {
 Tensor borders(const ScanLanes& lanes);
 /// t with the rows of invalid tokens zero.  t [B, H, L, ...] or [B, H, L]
 Tensor mask_heads(const Tensor& t, const ScanLanes& lanes);
+/// The first n of a dimension; t itself when that is all of it, so that backward copies nothing.
+Tensor first_of(const Tensor& t, int64_t dim, int64_t n);
 /// The type that a scan of such inputs is computed in.
 at::ScalarType scan_type(const Tensor& t);
 
@@ -34,7 +36,7 @@ struct Chunks {
   static Chunks exactly(int64_t length, int64_t size);  ///< even if the sequence is shorter
   /// [B, H, L, ...] -> [B H, n, C, ...], contiguous; the tail holds `fill`.
   Tensor cut(const Tensor& t, double fill = 0) const;
-  Tensor join(const Tensor& t, int64_t batch) const;    ///< [B H, n, C, ...] -> [B, H, L, ...]
+  Tensor join(const Tensor& t, int64_t batch) const;  ///< [B H, n, C, ...] -> [B, H, L, ...]
 };
 
 /// Borders inside chunks, as factors 0 or 1 of the scan's type; all undefined without borders.
