@@ -33,6 +33,11 @@ inline void copy_scaled(int64_t n, float factor, const float* from, float* to) {
   for (int64_t i = 0; i < n; i += KINFOLK_LANES) store(to + i, all(factor) * load(from + i));
 }
 
+/// Asks for n floats from memory, for the chunk that comes next.
+inline void fetch(int64_t n, const float* from) {
+  for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(from + i, 0, 2);
+}
+
 /// D [C, C] where blocks of 16 columns touch the lower triangle, 0 above it; its last row is what of each token is left
 /// at the end. before[i] = a_0 ... a_i.
 inline void spread_decays(int64_t C, const float* a, float* d, float* before) {
@@ -63,9 +68,13 @@ void token_forward(const DecaySizes& z, const DecayForward& h, float* scratch) {
     const float *q = h.q + n * C * K, *k = h.k + n * C * K, *v = h.v + n * C * V, *end = v;
     float* out = h.out + n * C * V;
     if (h.states) copy_all(K * V, h.state, h.states + n * K * V);
+    const bool more = n + 1 < z.chunks;
     transpose(C, K, k, kt);
+    if (more) fetch(C * K, q + C * K);
     product_lower(C, K, q, kt, score);
+    if (more) fetch(C * K, k + C * K);
     product<Into::set>(C, V, K, q, K, 1, h.state, V, out, V);
+    if (more) fetch(C * V, v + C * V);
     if (h.decay) {
       spread_decays(C, h.decay + n * C, d, before);
       multiply_lower(C, d, score);
@@ -118,11 +127,17 @@ void token_backward(const DecaySizes& z, const DecayBackward& h, float* scratch)
     transpose(C, V, v, vt);
     transpose(K, V, state, st);
     transpose(K, V, h.grad_state, gst);
+    const bool more = n > 0;
     product_lower(C, K, q, kt, score);
+    if (more) fetch(C * K, k - C * K);
     product_lower(C, V, go, vt, gscore);
+    if (more) fetch(C * V, v - C * V);
     product<Into::set>(C, K, V, go, V, 1, st, K, gq, K);
+    if (more) fetch(K * V, state - K * V);
     product<Into::set>(C, K, V, v, V, 1, gst, K, gk, K);
+    if (more) fetch(C * V, h.grad_out + (n - 1) * C * V);
     product<Into::set>(C, V, K, k, K, 1, h.grad_state, V, gv, V);
+    if (more) fetch(C * K, q - C * K);
     if (h.decay) {
       const float* a = h.decay + n * C;
       spread_decays(C, a, d, before);
