@@ -8,6 +8,7 @@ namespace kinfolk::kernels {
 enum class Isa { baseline, avx2, avx512 };
 Isa isa();
 const char* isa_name();
+bool has_amx_bf16();  ///< of the machine, whatever was asked for
 
 #if defined(__x86_64__)
 #define KINFOLK_PICK(space, function)             \

@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/kernels/isa.h"
 #include "kinfolk/ops/attend_call.h"
 #include "kinfolk/ops/attend_views.h"
 #include "kinfolk/pattern/views.h"
@@ -106,6 +107,13 @@ std::vector<std::string> plain_reasons(const std::vector<QueryBand>& queries, co
   return why;
 }
 
+/// Of the types that the kernel computes in float32, float32 always. ATen's has AMX for bfloat16, but only forward, and
+/// reads a cache of it as it lies.
+bool takes_kernel(const Tensor& q, bool graph) {
+  if (q.scalar_type() != at::kBFloat16) return q.scalar_type() == at::kFloat;
+  return graph || (q.size(2) > 6 && !kernels::has_amx_bf16());
+}
+
 /// What score steps add, so that a fused path can; the reason where they do something else.
 struct Added {
   Tensor table;  ///< [H or 1, distances], the sum of all; undefined: none
@@ -113,9 +121,8 @@ struct Added {
   std::string why_not;
 };
 Added added_by(const std::vector<ScoreStep*>& steps, const Tensor& q_raw, const Tensor& like, int64_t nearest,
-               int64_t farthest) {
+               int64_t farthest, bool learns) {
   Added added;
-  const bool learns = like.scalar_type() == at::kFloat && q_raw.scalar_type() == at::kFloat;
   for (ScoreStep* step : steps) {
     const Tensor table = table_of(*step, like, nearest, farthest);
     if (table.defined() && (learns || !table.requires_grad())) {
@@ -192,13 +199,15 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
                               ? INT64_MAX
                               : call->farthest - std::max<int64_t>(call->nearest, -(int64_t{1} << 40));
     if (call->length >= 8 * plan.query_tile && reach >= 8 * plan.query_tile) call->query_tile *= 2;
-    const bool own = q.scalar_type() == at::kFloat;
+    const bool graph = at::GradMode::is_enabled() &&
+                       std::any_of(inputs.begin(), inputs.end(), [](const Tensor& x) { return x.requires_grad(); });
+    const bool own = takes_kernel(q, graph || !plan.score.empty());
     call->layout = Layout(*plan.pattern, q_at, q_document, keys, call->query_tile, kPieceKeys);
     const Meeting all = call->layout.all();
     Added added;
     if (all.any && !plan.score.empty()) {
       call->lowest = all.nearest;
-      added = added_by(plan.score, q_raw, like_scores(q), all.nearest, all.farthest);
+      added = added_by(plan.score, q_raw, like_scores(q), all.nearest, all.farthest, own);
     }
     if (added.why_not.empty() && own) {
       if (added.table.defined()) {
@@ -247,7 +256,8 @@ Tensor grouped(const Tensor& x, int64_t groups) {
 std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
                                        const AttendPlan& plan) {
   auto why = plain_reasons(queries, keys, plan);
-  const Added added = added_by(plan.score, queries[0].q, like_scores(queries[0].q), 0, 0);
+  const Added added =
+      added_by(plan.score, queries[0].q, like_scores(queries[0].q), 0, 0, takes_kernel(queries[0].q, true));
   if (!added.why_not.empty()) why.push_back(added.why_not);
   return why;
 }

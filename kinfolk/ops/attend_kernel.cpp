@@ -1,5 +1,5 @@
-// The fused path in float32: the kernel of kinfolk/kernels/attend.h, with tables by distance and scores by query and
-// distance that may learn.
+// The fused path in float32, of bfloat16 too: the kernel of kinfolk/kernels/attend.h, with tables by distance and
+// scores by query and distance that may learn.
 #include <mutex>
 
 #include "kinfolk/core/parallel.h"
@@ -10,6 +10,7 @@ namespace kinfolk {
 namespace {
 
 Tensor unit_rows(const Tensor& x) { return x.size(-1) <= 1 || x.stride(-1) == 1 ? x : x.contiguous(); }
+Tensor floats(const Tensor& x) { return unit_rows(x.to(at::kFloat)); }
 
 template <class T>
 kernels::Strided<T> strided(const Tensor& x) {
@@ -18,8 +19,9 @@ kernels::Strided<T> strided(const Tensor& x) {
 
 /// Zeros laid out as x is, or in order where rows of x are not contiguous.
 Tensor sum_like(const Tensor& x) {
-  const Tensor sum = at::zeros_like(x);
-  return sum.size(-1) <= 1 || sum.stride(-1) == 1 ? sum : at::zeros(x.sizes(), x.options());
+  const auto options = x.options().dtype(at::kFloat);
+  const Tensor sum = at::zeros_like(x, options);
+  return sum.size(-1) <= 1 || sum.stride(-1) == 1 ? sum : at::zeros(x.sizes(), options);
 }
 
 /// A call as the kernel takes it, with the tensors that it points into.
@@ -28,14 +30,14 @@ struct Described {
     a.batch = call.batch, a.heads = call.heads, a.groups = call.groups, a.length = call.length;
     a.width = call.width, a.value_width = call.value_width;
     a.scale = static_cast<float>(call.bands[0].scale);
-    a.q = strided<const float>(hold(unit_rows(inputs[0])));
+    a.q = strided<const float>(hold(floats(inputs[0])));
     a.q_at = whole(call.q_at), a.q_document = whole(call.q_document);
     a.nearest = call.nearest, a.farthest = call.farthest;
     for (size_t s = 0; s < call.keys.size(); ++s) {
       const Keys& keys = call.keys[s];
       kernels::AttendSet set;
-      set.v = strided<const float>(hold(unit_rows(inputs[1 + 2 * s])));
-      set.k = strided<const float>(hold(unit_rows(inputs[2 + 2 * s])));
+      set.v = strided<const float>(hold(floats(inputs[1 + 2 * s])));
+      set.k = strided<const float>(hold(floats(inputs[2 + 2 * s])));
       set.length = inputs[1 + 2 * s].size(2);
       set.at = whole(keys.at), set.document = whole(keys.document);
       set.from = whole(keys.from), set.until = whole(keys.until);
@@ -59,7 +61,7 @@ struct Described {
     return {rows.const_data_ptr<int64_t>(), rows.size(0) == 1 ? 0 : rows.stride(0)};
   }
   void pack_table(const Tensor& given) {
-    const Tensor table = given.contiguous();  // [H or 1, distances]
+    const Tensor table = given.to(at::kFloat).contiguous();  // [H or 1, distances]
     a.distances = table.size(1);
     const int64_t columns = kernels::attend_table_columns(a.distances);
     const Tensor& packed = hold(at::empty({table.size(0), columns}, table.options()));
@@ -71,8 +73,8 @@ struct Described {
     a.table_head = table.size(0) == 1 ? 0 : columns;
   }
   void pack_by(const AttendCall& call, const Tensor& p, const Tensor& given) {
-    const Tensor r = unit_rows(given);  // [H, distances, c]
-    a.by = strided<const float>(hold(unit_rows(p)));
+    const Tensor r = floats(given);  // [H, distances, c]
+    a.by = strided<const float>(hold(floats(p)));
     a.by_width = r.size(2), a.by_scale = static_cast<float>(call.by_scale), a.distances = r.size(1);
     const int64_t panels = kernels::attend_panels_size(a.distances, a.by_width);
     const int64_t rows = kernels::attend_rows_size(a.distances, a.by_width);
@@ -101,11 +103,13 @@ Read forward(AttendCall& call, const std::vector<Tensor>& inputs) {
   Described described(call, inputs);
   kernels::Attend& a = described.a;
   Read read;
-  read.out = at::empty({a.batch, a.length, a.heads, a.value_width}, inputs[0].options()).transpose(1, 2);
-  read.lse = at::empty({a.batch, a.heads, a.length}, inputs[0].options());
+  const auto options = inputs[0].options().dtype(at::kFloat);
+  read.out = at::empty({a.batch, a.length, a.heads, a.value_width}, options).transpose(1, 2);
+  read.lse = at::empty({a.batch, a.heads, a.length}, options);
   a.out = strided<float>(read.out), a.lse = read.lse.data_ptr<float>();
   const int64_t items = kernels::attend_forward_items(a);
   parallel_for(0, items, grain(a, items), [&](int64_t begin, int64_t end) { kernels::attend_forward(a, begin, end); });
+  read.out = read.out.to(inputs[0].scalar_type());
   return read;
 }
 
@@ -113,8 +117,8 @@ std::vector<Tensor> backward(const AttendCall& call, const std::vector<Tensor>& 
                              const Tensor& d_out, const Tensor& d_lse, const std::vector<bool>& wanted) {
   Described described(call, inputs);
   kernels::Attend& a = described.a;
-  const Tensor out = unit_rows(read.out), lse = read.lse.contiguous();
-  const Tensor g = d_out.defined() ? unit_rows(d_out.to(at::kFloat)) : at::zeros_like(out);
+  const Tensor out = floats(read.out), lse = read.lse.contiguous();
+  const Tensor g = d_out.defined() ? floats(d_out) : at::zeros_like(out);
   const Tensor g_lse = d_lse.defined() ? d_lse.to(at::kFloat).contiguous() : Tensor();
   a.out = strided<float>(out), a.lse = lse.data_ptr<float>();
   a.d_out = strided<const float>(g);
@@ -129,7 +133,7 @@ std::vector<Tensor> backward(const AttendCall& call, const std::vector<Tensor>& 
   };
   a.dq = sum(0);
   for (size_t s = 0; s < a.sets.size(); ++s) a.sets[s].dv = sum(1 + 2 * s), a.sets[s].dk = sum(2 + 2 * s);
-  const auto options = inputs[0].options();
+  const auto options = inputs[0].options().dtype(at::kFloat);
   Tensor d_table, d_rows;
   if (call.table_input && wanted[call.table_input]) {
     d_table = at::zeros({inputs[call.table_input].size(0), kernels::attend_table_columns(a.distances)}, options);
@@ -157,6 +161,8 @@ std::vector<Tensor> backward(const AttendCall& call, const std::vector<Tensor>& 
     sums[call.by_input + 1] =
         d_rows.narrow(1, kernels::kAttendMargin, a.distances).narrow(2, 0, a.by_width).flip(1).mul_(kLn2);
   }
+  for (size_t i = 0; i < sums.size(); ++i)
+    if (sums[i].defined()) sums[i] = sums[i].to(inputs[i].scalar_type());
   return sums;
 }
 

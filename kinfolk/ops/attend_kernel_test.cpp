@@ -29,7 +29,10 @@ struct TableStep : ScoreStep {
 /// Adds 0.3 (q_raw + v) . r_(i-j) over the first c channels.
 struct ByStep : ScoreStep {
   ByStep(Tensor v, Tensor r, int64_t lowest) : v(std::move(v)), r(std::move(r)), lowest(lowest) {}
-  Tensor first(const Tensor& q) const { return q.narrow(3, 0, r.size(2)) + v.unsqueeze(1); }
+  Tensor first(const Tensor& q) const {  // a sum in bfloat16 would be rounded
+    const auto type = q.scalar_type() == at::kBFloat16 ? at::kFloat : q.scalar_type();
+    return q.narrow(3, 0, r.size(2)).to(type) + v.to(type).unsqueeze(1);
+  }
   std::vector<Tensor> prepare(const Tensor&, int64_t, int64_t) override { return {v, r}; }
   Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override {
     const Tensor p = tile.q.narrow(3, 0, r.size(2)) + prepared[0].unsqueeze(1);
@@ -222,11 +225,33 @@ TEST(AttendKernel, HugeScoresStayFinite) {
   expect_kernel_is_plain(c, "scores of some hundreds", 6e-5);
 }
 
+TEST(AttendKernel, Bfloat16ComputesInFloat) {
+  at::manual_seed(9);
+  Case c = make(2, 4, 2, 120, 150, 16, "causal");
+  c.table = c.by = true;
+  std::vector<Tensor> given = {c.p.q[0].q, c.p.keys[0].v, c.p.bands[0][0].k, c.p.q_raw};
+  for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{{4, 1400}, {4, 4}, {4, 1400, 4}}) {
+    given.push_back(at::randn(sizes, at::kDouble));
+  }
+  for (Tensor& x : given) x = x.to(at::kBFloat16).to(at::kDouble);
+  const Tensor d_out = at::randn({2, 4, 120, 16}).to(at::kBFloat16), d_lse = at::randn({2, 4, 120});
+  const Outcome want = run(c, at::kDouble, true, given, d_out, d_lse.to(at::kBFloat16));
+  const Outcome got = run(c, at::kBFloat16, false, given, d_out, d_lse);
+  // Half a unit in the last place of bfloat16, 2^-9, of out; its gradient meets the rounded out.
+  EXPECT_LE(difference(got.read.out, want.read.out), 0.002);
+  EXPECT_EQ(got.read.lse.scalar_type(), at::kFloat);
+  EXPECT_LE(difference(got.read.lse, want.read.lse), 0.002);
+  for (size_t n = 0; n < given.size(); ++n) {
+    EXPECT_EQ(got.gradients[n].scalar_type(), at::kBFloat16);
+    EXPECT_LE(difference(got.gradients[n], want.gradients[n]), 0.01) << n;
+  }
+}
+
 TEST(AttendKernel, EveryInstructionSet) {
   if (std::getenv("KINFOLK_ISA")) GTEST_SKIP() << "one level was asked for";
   for (const char* level : {"baseline", "avx2"}) {
-    const std::string command =
-        text("KINFOLK_ISA=", level, " /proc/", getpid(), "/exe --gtest_filter='AttendKernel.*' --gtest_brief=1 1>&2");
+    const std::string command = text("KINFOLK_ISA=", level, " /proc/", getpid(),
+                                     "/exe --gtest_filter='AttendKernel.*-*EveryInstructionSet' --gtest_brief=1 1>&2");
     EXPECT_EQ(std::system(command.c_str()), 0) << level;
   }
 }
