@@ -90,6 +90,8 @@ struct QkStep : torch::nn::Module {
   virtual std::vector<KeyBand> keys_for(const KeyBand& band, const Tensor& at, int64_t /*stage*/) {
     return keys(band, at);
   }
+  /// The same from the result of `keys`, where that is kept (keys_final).
+  virtual KeyBand keys_again(const KeyBand& band, const Tensor& /*at*/, int64_t /*stage*/) { return band; }
 };
 
 /// The past of an attention branch, and how this call's tokens join it: rolling cache, segment, compressive, nearest

@@ -116,6 +116,7 @@ Attention::Attention(const Options& options, const Context& context) {
       fail("[", context.path, ".qk[", n, "]] expected one step whose keys depend on the query; found a second");
     }
     staged_ = qk[n].get();
+    keys_final_ = keys_final_ && n + 1 == qk.size();  // later steps would see keys of another stage
   }
 }
 
@@ -156,12 +157,13 @@ std::vector<QueryBand> Attention::bands(const Tensor& q, const Tensor& at) {
   return bands;
 }
 
-std::vector<KeyBand> Attention::key_bands(const Tensor& k, const Tensor& at, size_t from_step, int64_t stage) {
+std::vector<KeyBand> Attention::key_bands(const Tensor& k, const Tensor& at, std::optional<int64_t> stage) {
   std::vector<KeyBand> bands{{k}};
-  for (size_t n = from_step; n < qk.size(); ++n) {
+  for (const auto& step : qk) {
     std::vector<KeyBand> next;
     for (const auto& band : bands)
-      for (auto& made : qk[n]->keys_for(band, at, stage)) next.push_back(std::move(made));
+      for (auto& made : stage ? step->keys_for(band, at, *stage) : step->keys(band, at))
+        next.push_back(std::move(made));
     bands = std::move(next);
   }
   return bands;
@@ -169,7 +171,7 @@ std::vector<KeyBand> Attention::key_bands(const Tensor& k, const Tensor& at, siz
 
 Tensor Attention::prepare_keys(const Tensor& k, const Tensor& at) {
   if (!keys_final_) return k;
-  auto made = key_bands(k, at, 0);
+  auto made = key_bands(k, at, {});
   if (made.size() != 1)
     fail("[attention.qk] expected one band of keys from steps with final keys; found ", made.size());
   return made[0].k;
@@ -199,7 +201,9 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
   for (const auto& set : keys) {
     const Tensor true_at = how.shift == 0 ? set.at : set.at - how.shift;
     for (const int64_t m : stages) {
-      const auto made = key_bands(set.k, true_at, how.prepared && keys_final_ ? qk.size() : 0, m);
+      const auto made = !how.prepared || !keys_final_ ? key_bands(set.k, true_at, m)
+                        : staged_                     ? std::vector<KeyBand>{staged_->keys_again({set.k}, true_at, m)}
+                                                      : std::vector<KeyBand>{{set.k}};
       if (made.size() != all.size()) {
         fail("[attention.qk] expected as many bands of keys as of queries, ", all.size(), "; found ", made.size());
       }

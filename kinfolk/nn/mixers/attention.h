@@ -60,7 +60,7 @@ struct Attention : Branch {
 
  private:
   std::vector<QueryBand> bands(const Tensor& q, const Tensor& at);
-  std::vector<KeyBand> key_bands(const Tensor& k, const Tensor& at, size_t from_step, int64_t stage = 0);
+  std::vector<KeyBand> key_bands(const Tensor& k, const Tensor& at, std::optional<int64_t> stage);
 
   Heads heads_;
   void set_pattern(AttendPlan& plan, const HeadPatterns& patterns) const;
@@ -68,7 +68,7 @@ struct Attention : Branch {
   HeadPatterns pattern_;
   double dropout_;
   bool keys_final_ = true;
-  const QkStep* staged_ = nullptr;  ///< the step whose keys depend on the query's stage
+  QkStep* staged_ = nullptr;  ///< the step whose keys depend on the query's stage
 };
 
 }  // namespace kinfolk

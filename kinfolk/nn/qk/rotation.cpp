@@ -41,6 +41,15 @@ Tensor Rotation::turn_by(const Tensor& x, const Tensor& angle, const Tensor& siz
   return turned == whole ? out : at::cat({out, x.narrow(-1, turned, whole - turned)}, -1);
 }
 
+Tensor Rotation::sized(const Tensor& x, const Tensor& size) const {
+  const int64_t whole = x.size(-1), turned = 2 * pairs();
+  const at::ScalarType exact = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const Tensor each = size.to(exact).unsqueeze(1);  // [B or 1, 1, L, pairs]
+  const Tensor both = interleaved ? at::stack({each, each}, -1).flatten(-2) : at::cat({each, each}, -1);
+  const Tensor out = (x.narrow(-1, 0, turned).to(exact) * both).to(x.scalar_type());
+  return turned == whole ? out : at::cat({out, x.narrow(-1, turned, whole - turned)}, -1);
+}
+
 Tensor shared_lanes(const Tensor& at) {
   const bool same =
       at.size(0) <= 1 || at.stride(0) == 0 || (!at.is_meta() && at.narrow(0, 0, 1).expand_as(at).equal(at));

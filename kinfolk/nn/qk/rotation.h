@@ -25,6 +25,8 @@ struct Rotation {
   Tensor turn(const Tensor& x, const Tensor& p) const { return turn_by(x, angles(p)); }
   /// The same with given angles; `size` multiplies each pair besides. Both double [B or 1, L, pairs].
   Tensor turn_by(const Tensor& x, const Tensor& angle, const Tensor& size = {}) const;
+  /// x with each pair multiplied by `size`.
+  Tensor sized(const Tensor& x, const Tensor& size) const;
   Tensor angles(const Tensor& p) const;  ///< p f_t, double [B or 1, L, pairs]
 };
 

@@ -34,6 +34,19 @@ std::vector<QueryBand> Xpos::queries(const QueryBand& band, const Tensor& at) {
   return {out};
 }
 
+std::vector<KeyBand> Xpos::keys(const KeyBand& band, const Tensor& at) {
+  const Tensor p = shared_lanes(at);
+  return {{turned(band.k, p, stage(p) * stretch_, -1)}};
+}
+
+KeyBand Xpos::keys_again(const KeyBand& band, const Tensor& at, int64_t now) {
+  const Tensor own = stage(shared_lanes(at));
+  if (own.ge(now).all().item<bool>()) return band;
+  const Tensor slope = at::tensor(slope_, at::TensorOptions().dtype(at::kDouble)).to(at.device());
+  const Tensor power = ((now - own) * stretch_).clamp_min(0).to(at::kDouble).unsqueeze(-1) * slope;
+  return {rotation_.sized(band.k, power.clamp_min(-2 * kLargest).exp())};
+}
+
 std::vector<KeyBand> Xpos::keys_for(const KeyBand& band, const Tensor& at, int64_t stage) {
   const Tensor p = shared_lanes(at);
   return {{turned(band.k, p, at::full_like(p, stage * stretch_), -1)}};

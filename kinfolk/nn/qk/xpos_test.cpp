@@ -60,13 +60,19 @@ TEST(Xpos, ScoresDependOnTheDistanceHoweverLongTheText) {
 // scale_base 1: some thirty tokens share a centre, so that 200 tokens pass several.
 TEST(Xpos, PiecesOverManyCentres) {
   const auto branch = make_attention(with(0.4, 1, "half"), 8, 2);
-  EXPECT_FALSE(branch->keys_final());
+  EXPECT_TRUE(branch->keys_final());
   EXPECT_TRUE(branch->traits().relative);
   const Sequence s{normal({2, 200, 8}, 5)};
   const Outcome whole = run_with_gradients(*branch, s, {200});
   EXPECT_TRUE(whole.out.isfinite().all().item<bool>());
   for (const auto& [name, gradient] : whole.gradients) EXPECT_TRUE(gradient.isfinite().all().item<bool>()) << name;
   expect_same(run_with_gradients(*branch, s, {20, 45, 1, 134}), whole, "pieces");
+  // With a step behind it, keys are cached raw: the same numbers.
+  const auto raw = make_attention("qk = [{ kind = \"xpos\", scale_base = 1 }, \"rope\"]", 8, 2),
+             pairs = make_attention("qk = [\"rope\", { kind = \"xpos\", scale_base = 1 }]", 8, 2);
+  EXPECT_FALSE(raw->keys_final());
+  EXPECT_TRUE(pairs->keys_final());
+  expect_same(run_with_gradients(*raw, s, {20, 45, 1, 134}), run_with_gradients(*pairs, s, {200}), "order", 1e-9);
   // The definition, with all powers about one centre, in double.
   const auto wide = make_attention(with(0.4, 1, "half"), 8, 2);
   const auto step = std::dynamic_pointer_cast<Xpos>(wide->qk[0]);
