@@ -105,9 +105,9 @@ Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Te
 
 /// Why a call would not take a fused path; empty: it does. Fused are, on the CPU: one band, a pattern that is one
 /// interval of distances or has views (each of which is a fused call, where tiles are not cheaper), no dropout; several
-/// sets of keys, documents, limits, invalid tokens and grouped heads included. Score steps: in float32 those that add
-/// by distance, and one that adds by query and distance, all of which may learn; in other types constant tables by
-/// distance.
+/// sets of keys, documents, limits, invalid tokens and grouped heads included. Score steps: in float32 and bfloat16
+/// (computed in float32) those that add by distance, and one that adds by query and distance, all of which may learn;
+/// in double constant tables by distance.
 std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
                                        const AttendPlan& plan);
 
