@@ -21,20 +21,22 @@ namespace {
 
 std::string shown(const std::string& text) { return text.empty() ? "nothing" : text; }
 
-/// The number that a text of digits, point and exponent begins with (no signs, no names, no hexadecimal), and the rest.
-std::pair<double, std::string> leading_number(const std::string& text) {
-  const size_t digits = text.find_first_not_of("0123456789.");
-  size_t end = digits == std::string::npos ? text.size() : digits;
-  if (end == 0) return {std::nan(""), text};
-  if (end + 1 < text.size() && (text[end] == 'e' || text[end] == 'E')) {
-    const size_t exponent = text.find_first_not_of("0123456789", end + 1 + (text[end + 1] == '+'));
-    if (text.find_first_of("0123456789", end) != std::string::npos)
-      end = exponent == std::string::npos ? text.size() : exponent;
+/// How far a number written as digits, point and exponent reaches from `at` on: no sign, no name, no hexadecimal.
+size_t end_of_number(const std::string& text, size_t at) {
+  const auto digits = [&](size_t from) { return std::min(text.find_first_not_of("0123456789", from), text.size()); };
+  const size_t begin = at;
+  at = digits(at);
+  size_t count = at - begin;
+  if (at < text.size() && text[at] == '.') {
+    count += digits(at + 1) - (at + 1);
+    at = digits(at + 1);
   }
-  const std::string number = text.substr(0, end);
-  char* stop = nullptr;
-  const double value = std::strtod(number.c_str(), &stop);
-  return {*stop == 0 ? value : std::nan(""), text.substr(end)};
+  if (count == 0) return begin;
+  if (at < text.size() && (text[at] == 'e' || text[at] == 'E')) {
+    const size_t power = at + 1 + (at + 1 < text.size() && (text[at + 1] == '+' || text[at + 1] == '-'));
+    if (digits(power) > power) at = digits(power);
+  }
+  return at;
 }
 
 }  // namespace
@@ -43,9 +45,11 @@ int64_t parse_count(const std::string& text, const std::string& flag, int64_t le
   static const std::map<std::string, double> units = {{"", 1},        {"k", 1e3},        {"K", 1e3},
                                                       {"M", 1e6},     {"G", 1e9},        {"T", 1e12},
                                                       {"Ki", 1024.0}, {"Mi", 1048576.0}, {"Gi", 1073741824.0}};
-  const auto [number, unit] = leading_number(text);
-  const auto found = units.find(unit);
-  const double value = found == units.end() ? std::nan("") : number * found->second;
+  const size_t end = end_of_number(text, 0);
+  const auto found = units.find(text.substr(end));
+  const double value = end == 0 || found == units.end()
+                           ? std::nan("")
+                           : std::strtod(text.substr(0, end).c_str(), nullptr) * found->second;
   if (!(value >= 0 && value < 9e18) || std::abs(value - std::round(value)) > 1e-9 * value) {
     refuse("[", flag, "] expected a count such as 500, 10k, 1.5M or 64Mi; found ", shown(text));
   }
@@ -63,16 +67,11 @@ std::vector<int64_t> parse_counts(const std::string& text, const std::string& fl
 }
 
 double parse_number(const std::string& text, const std::string& flag) {
-  const bool minus = !text.empty() && text[0] == '-';
-  const auto [plain, rest] = leading_number(minus ? text.substr(1) : text);
-  double value = plain;
-  if (!rest.empty()) {  // a negative exponent
-    char* stop = nullptr;
-    value = std::strtod(text.c_str() + (minus ? 1 : 0), &stop);
-    if (*stop != 0 || !std::isfinite(plain) || rest.find_first_of("xX") != std::string::npos) value = std::nan("");
-  }
+  const size_t begin = !text.empty() && text[0] == '-';
+  const size_t end = end_of_number(text, begin);
+  const double value = end == begin || end != text.size() ? std::nan("") : std::strtod(text.c_str(), nullptr);
   if (!std::isfinite(value)) refuse("[", flag, "] expected a finite number; found ", shown(text));
-  return minus ? -value : value;
+  return value;
 }
 
 namespace {

@@ -110,6 +110,29 @@ void print_table(const Report& report) {
   for (const auto& b : report.baselines) std::printf("%-20s %10s %9s %10.4f\n", b.name.c_str(), "", "", b.bits);
 }
 
+fs::path run_folder(const fs::path& out, const Recipe& recipe, int64_t seed) {
+  return out / recipe.name / text("seed-", seed + 1);
+}
+
+/// A run from before counts only when it was trained alike: a budget that grew later has another course of the learning
+/// rate than one that was as large from the start.
+void check_earlier(const fs::path& run, const TrainSettings& settings) {
+  const fs::path file = run / "settings.toml";
+  std::error_code error;
+  if (!fs::exists(file, error)) return;
+  static const std::vector<std::string> harmless = {"log_every",  "eval_every", "eval_tokens",
+                                                    "save_every", "keep",       "events"};
+  const Value before = read_toml(file.string()), now = write_options(settings);
+  for (const auto& [key, value] : *now.as<Value::Table>()) {
+    const Value* old = before.find(key);
+    if (!old || std::find(harmless.begin(), harmless.end(), key) != harmless.end()) continue;
+    if (write_toml_value(*old) != write_toml_value(value)) {
+      refuse("[compare] ", run.string(), ": expected the settings that its training began with; found ", key, " = ",
+             write_toml_value(value), ", ", write_toml_value(*old), " before (another --out starts anew)");
+    }
+  }
+}
+
 /// All members at equal parameters, and everything that could refuse a member before the first is trained.
 Members plan(const CompareFlags& flags, const Corpus& corpus, std::string& budget) {
   const TrainingFlags& training = flags.training;
@@ -131,7 +154,14 @@ Members plan(const CompareFlags& flags, const Corpus& corpus, std::string& budge
                                   ->parameter_count());
     }
   }
-  for (const auto& [recipe, size] : members) check_plan(recipe, size, corpus, training);
+  for (const auto& [recipe, size] : members) {
+    check_plan(recipe, size, corpus, training);
+    for (int64_t seed = 0; seed < flags.seeds; ++seed) {
+      TrainingFlags one = training;
+      one.seed_offset = seed;
+      check_earlier(run_folder(training.out, recipe, seed), one.resolved(recipe, size));
+    }
+  }
   return members;
 }
 
@@ -139,7 +169,9 @@ std::vector<int64_t> lengths_of(const CompareFlags& flags, int64_t context, cons
   std::vector<int64_t> lengths = flags.lengths.empty()
                                      ? std::vector<int64_t>{context, 2 * context, 4 * context, 8 * context}
                                      : parse_counts(flags.lengths, "--lengths");
-  const int64_t held_out = corpus.valid.size(), shortest = *std::min_element(lengths.begin(), lengths.end());
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  const int64_t held_out = corpus.valid.size(), shortest = lengths.front();
   if (shortest >= held_out) {
     fail("[--data] expected more than ", shortest, " held-out bytes, the shortest of --lengths; found ", held_out);
   }
@@ -201,7 +233,7 @@ void run_compare(CompareFlags& flags, int& status) {
       std::vector<json> found;
       for (int64_t seed = 0; seed < flags.seeds; ++seed) {
         TrainingFlags one = flags.training;
-        one.out = (out / recipe.name / text("seed-", seed + 1)).string();
+        one.out = run_folder(out, recipe, seed).string();
         one.seed_offset = seed;
         one.title = flags.seeds > 1 ? text(recipe.name, " seed ", seed + 1) : recipe.name;
         std::cerr << one.title << ": " << one.out << "\n";

@@ -26,7 +26,7 @@ std::vector<int64_t> usual_lengths(int64_t context, int64_t bytes) {
   std::vector<int64_t> out;
   for (const int64_t times : {1, 2, 4, 8})
     if (times * context < bytes) out.push_back(times * context);
-  if (out.empty()) out.push_back(context);  // the text is too short: said by `score`
+  if (out.empty()) return {context};  // the text is too short: said by `check_scorable`
   if (out.size() < 4) {
     std::cerr << "lengths up to " << out.back() << ": the text has " << bytes << " bytes\n";
   }

@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <iostream>
@@ -91,9 +93,21 @@ std::string foreign_error(const std::string& what) {
                        " bytes; found none (smaller sizes, fewer lanes or a shorter length may help)");
 }
 
+/// Threads of libgomp spin while they wait, and that costs several times the work itself as soon as another program
+/// wants the processor. The policy is read when the library is loaded, so commands that compute start themselves once
+/// more with threads that sleep; who sets OMP_WAIT_POLICY or GOMP_SPINCOUNT has decided otherwise.
+void wait_asleep(int argc, char** argv) {
+  static const std::vector<std::string> computing = {"train", "compare", "eval", "generate", "bench", "check"};
+  if (argc < 2 || std::find(computing.begin(), computing.end(), argv[1]) == computing.end()) return;
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
+  setenv("OMP_WAIT_POLICY", "PASSIVE", 1);
+  execv("/proc/self/exe", argv);  // where that fails the program goes on as it is
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  wait_asleep(argc, argv);
   hold_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // a full file is an error of write(), said in words
   std::signal(SIGPIPE, SIG_DFL);

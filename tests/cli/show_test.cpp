@@ -1,0 +1,80 @@
+// What list, describe, explain, draw, check and bench print.
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+
+namespace kinfolk {
+namespace {
+
+class Show : public ProgramTest {
+ protected:
+  std::string out(const std::vector<std::string>& words) const {
+    const ProgramResult ran = run(words);
+    EXPECT_EQ(ran.status, 0) << words[0] << ": " << ran.err;
+    EXPECT_EQ(ran.err, "");
+    return ran.out;
+  }
+};
+
+TEST_F(Show, ListNamesEveryRecipe) {
+  const char* source = std::getenv("KINFOLK_SOURCE");
+  ASSERT_NE(source, nullptr);
+  const std::string plain = out({"list"}), forms = out({"list", "--forms"}), page = out({"list", "--markdown"});
+  int64_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(source) / "recipes")) {
+    if (entry.path().extension() != ".toml") continue;
+    ++count;
+    const std::string name = entry.path().stem().string();
+    EXPECT_TRUE(has("\n" + plain, "\n" + name + " ")) << name;
+    EXPECT_TRUE(has("\n" + forms, "\n" + name + " ")) << name;
+    EXPECT_TRUE(has(page, "| `" + name + "` |")) << name;
+  }
+  EXPECT_GE(count, 14);
+  EXPECT_EQ(std::count(plain.begin(), plain.end(), '\n'), count);
+  const std::string components = out({"list", "--components"});
+  for (const char* part : {"branch", "attention", "memory", "segment", "knn_lm"}) EXPECT_TRUE(has(components, part));
+}
+
+TEST_F(Show, Describe) {
+  const std::string both = out({"describe", "rope"});  // a component and a recipe
+  for (const char* part : {"qk step rope", "recipe rope", "article: ", "[[layers]]"})
+    EXPECT_TRUE(has(both, part)) << both;
+  EXPECT_TRUE(has(out({"describe", "mlp"}), "  activation")) << out({"describe", "mlp"});
+  EXPECT_TRUE(has(out({"describe", "cache"}), "no settings"));
+}
+
+TEST_F(Show, Explain) {
+  const std::string plain = out({"explain", "rope", "--size", "size.toml"});
+  for (const char* part : {"parameters", "layers", "attention", "state"}) EXPECT_TRUE(has(plain, part)) << plain;
+  EXPECT_NE(out({"explain", "hwfa_rerope"}), out({"explain", "hwfa_rerope", "--test"}));
+  EXPECT_NE(out({"explain", "rope", "--size", "size.toml", "--budget", "20k"}), plain);
+  EXPECT_NE(out({"explain", "rope", "--size", "size.toml", "--set", "layers.0.branches.0.heads=1"}), plain);
+}
+
+TEST_F(Show, Draw) {
+  const std::string band = out({"draw", "causal & window(2)", "--length", "4"});
+  for (const char* row : {"#...", "##..", ".##.", "..##"}) EXPECT_TRUE(has(band, row)) << band;
+  const std::string memory = out({"draw", "memory", "window", "--length", "6", "--set", "let.window=2"});
+  for (const char* row : {"#.....", "##....", ".##..."}) EXPECT_TRUE(has(memory, row)) << memory;
+  EXPECT_EQ(out({"draw", "causal", "--svg", "x.svg"}), "");
+  EXPECT_EQ(read("x.svg").rfind("<svg", 0), 0u);
+}
+
+TEST_F(Show, CheckAndBench) {
+  const std::string laws = out({"check", "window"});
+  EXPECT_TRUE(has(laws, "window ") && has(laws, "laws hold")) << laws;
+  EXPECT_FALSE(has(laws, "BROKEN")) << laws;
+  const auto rows =
+      nlohmann::json::parse(out({"bench", "lstm", "--size", "size.toml", "--lengths", "32,64", "--json"}));
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1]["member"], "lstm");
+  EXPECT_EQ(rows[1]["length"], 64);
+  EXPECT_GT(rows[1]["read_tokens_per_second"].get<double>(), 0);
+  EXPECT_EQ(rows[0]["state_bytes"], rows[1]["state_bytes"]);
+  const ProgramResult beyond = run({"bench", "gpt", "--size", "size.toml", "--lengths", "64"});
+  EXPECT_EQ(beyond.status, 0);
+  EXPECT_TRUE(has(beyond.err, "positions end at 32")) << beyond.err;
+}
+
+}  // namespace
+}  // namespace kinfolk
