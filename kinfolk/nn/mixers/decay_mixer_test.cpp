@@ -128,7 +128,7 @@ TEST(DecayMixer, GoldenGatedRetentionBlock) {
         for (const bool cut : {false, true}) {
           GatedRetention::Options o;
           o.heads = one.config.at("heads").get<int64_t>();
-          o.norm = "none", o.swish = false, o.scale = 1, o.chunk = 7;
+          o.output_norm = "none", o.swish = false, o.scale = 1, o.chunk = 7;
           GatedRetention mixer(o, small_context(one.at("param.w_q").size(1), o.heads, type));
           const auto p = mixer.named_parameters();
           const std::vector<std::pair<std::string, Tensor>> weights{

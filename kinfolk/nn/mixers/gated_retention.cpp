@@ -3,7 +3,7 @@
 namespace kinfolk {
 
 GatedRetention::GatedRetention(const Options& options, const Context& context)
-    : DecayMixer({options.heads, 1, options.values, options.bias, options.swish, options.norm, true, 1e-5,
+    : DecayMixer({options.heads, 1, options.values, options.bias, options.swish, options.output_norm, true, 1e-5,
                   options.scale, options.chunk},
                  context),
       tau_(options.tau) {

@@ -14,7 +14,7 @@ class GatedRetention : public DecayMixer {
     double values = 1;
     double tau = 1;
     double scale = 0;
-    std::string norm = "rms";
+    std::string output_norm = "rms";
     bool swish = true;
     bool bias = false;
     int64_t chunk = 64;
@@ -24,7 +24,7 @@ class GatedRetention : public DecayMixer {
       visit("values", values, "width of all values together as a multiple of the width", between(0.001, 64));
       visit("tau", tau, "the decay is a sigmoid to the power of 1/tau", between(1e-3, 1e6));
       visit("scale", scale, "of the queries; 0: 1/sqrt(head width)", at_least(0));
-      visit("norm", norm, "of each head's output", one_of({"none", "rms", "layer"}));
+      visit("output_norm", output_norm, "of each head's output", one_of({"none", "rms", "layer"}));
       visit("swish", swish, "gate the output by silu of another projection");
       visit("bias", bias, "biases of the projections");
       visit("chunk", chunk, "tokens computed at once between two states", at_least(1));

@@ -5,7 +5,7 @@
 namespace kinfolk {
 
 Gla::Gla(const Options& options, const Context& context)
-    : DecayMixer({options.heads, options.keys, options.values, false, options.swish, options.norm, true, 1e-5,
+    : DecayMixer({options.heads, options.keys, options.values, false, options.swish, options.output_norm, true, 1e-5,
                   options.scale, options.chunk},
                  context),
       tau_(options.tau) {

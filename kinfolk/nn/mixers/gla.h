@@ -15,7 +15,7 @@ class Gla : public DecayMixer {
     int64_t rank = 16;
     double tau = 16;
     double scale = 0;
-    std::string norm = "rms";
+    std::string output_norm = "rms";
     bool swish = true;
     int64_t chunk = 64;
     template <class V>
@@ -26,7 +26,7 @@ class Gla : public DecayMixer {
       visit("rank", rank, "inner width of the projection to decays", at_least(1));
       visit("tau", tau, "the decay is a sigmoid to the power of 1/tau", between(1e-3, 1e6));
       visit("scale", scale, "of the queries; 0: 1/sqrt(head width)", at_least(0));
-      visit("norm", norm, "of each head's output", one_of({"none", "rms", "layer"}));
+      visit("output_norm", output_norm, "of each head's output", one_of({"none", "rms", "layer"}));
       visit("swish", swish, "gate the output by silu of another projection");
       visit("chunk", chunk, "tokens computed at once between two states", at_least(1));
     }

@@ -10,7 +10,8 @@ Hgrn::Hgrn(const Options& options, const Context& context) : width_(context.size
   in_ = register_module("in", std::make_shared<Linear>(context, width_, width_, false));
   decay_ = register_module("decay", std::make_shared<Linear>(context, width_, width_));
   swish_ = register_module("swish", std::make_shared<Linear>(context, width_, width_, false));
-  if (options.norm != "none") norm_ = register_module("norm", std::make_shared<Norm>(context, options.norm, width_));
+  if (options.output_norm != "none")
+    norm_ = register_module("norm", std::make_shared<Norm>(context, options.output_norm, width_));
   out_ = register_module("out", std::make_shared<Linear>(context, width_, width_, false));
   const double share = (static_cast<double>(context.layer) + 0.1) / static_cast<double>(context.size.depth + 1);
   lower_ = register_parameter("lower", fill_parameter(context, {width_}, std::log(share / (1 - share))));

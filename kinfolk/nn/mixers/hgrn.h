@@ -14,11 +14,11 @@ namespace kinfolk {
 class Hgrn : public Branch {
  public:
   struct Options {
-    std::string norm = "rms";
+    std::string output_norm = "rms";
     int64_t chunk = 64;
     template <class V>
     void fields(V&& visit) {
-      visit("norm", norm, "of the state that is read", one_of({"none", "rms", "layer"}));
+      visit("output_norm", output_norm, "of the state that is read", one_of({"none", "rms", "layer"}));
       visit("chunk", chunk, "tokens computed at once between two states", at_least(1));
     }
   };

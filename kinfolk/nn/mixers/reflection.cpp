@@ -6,8 +6,8 @@
 namespace kinfolk {
 
 Reflection::Reflection(const Options& options, const Context& context)
-    : DecayMixer({options.heads, 1, options.values, false, options.swish, options.norm, true, 1e-5, options.scale,
-                  options.chunk},
+    : DecayMixer({options.heads, 1, options.values, false, options.swish, options.output_norm, true, 1e-5,
+                  options.scale, options.chunk},
                  context) {
   const int64_t D = context.size.width;
   decay_ = register_module("decay", std::make_shared<Linear>(context, D, heads_ * keys_));

@@ -14,7 +14,7 @@ class Reflection : public DecayMixer {
     int64_t heads = 0;
     double values = 1;
     double scale = 0;
-    std::string norm = "rms";
+    std::string output_norm = "rms";
     bool swish = true;
     int64_t chunk = 64;
     template <class V>
@@ -22,7 +22,7 @@ class Reflection : public DecayMixer {
       visit("heads", heads, "heads H; 0: those of the size", at_least(0));
       visit("values", values, "width of all values together as a multiple of the width", between(0.001, 64));
       visit("scale", scale, "of the queries; 0: 1/sqrt(head width)", at_least(0));
-      visit("norm", norm, "of each head's output", one_of({"none", "rms", "layer"}));
+      visit("output_norm", output_norm, "of each head's output", one_of({"none", "rms", "layer"}));
       visit("swish", swish, "gate the output by silu of another projection");
       visit("chunk", chunk, "tokens computed at once between two states", at_least(1));
     }

@@ -5,9 +5,9 @@
 namespace kinfolk {
 
 Retention::Retention(const Options& options, const Context& context)
-    : DecayMixer(
-          {options.heads, 1, options.values, options.bias, true, options.norm, false, options.eps, 1, options.chunk},
-          context) {
+    : DecayMixer({options.heads, 1, options.values, options.bias, true, options.output_norm, false, options.eps, 1,
+                  options.chunk},
+                 context) {
   gamma = retention_logits(heads_).sigmoid().to(context.like.device());
   if (!options.rotary) return;
   if (keys_ % 2 != 0) {

@@ -17,7 +17,7 @@ class Retention : public DecayMixer {
     int64_t heads = 0;
     double values = 1;
     bool rotary = true;
-    std::string norm = "group";
+    std::string output_norm = "group";
     double eps = 1e-6;
     bool bias = false;
     int64_t chunk = 64;
@@ -26,7 +26,7 @@ class Retention : public DecayMixer {
       visit("heads", heads, "heads H; 0: those of the size", at_least(0));
       visit("values", values, "width of all values together as a multiple of the width", between(0.001, 64));
       visit("rotary", rotary, "turn queries and keys by their positions");
-      visit("norm", norm, "of each head's output: group subtracts the mean (the article), rms does not",
+      visit("output_norm", output_norm, "of each head's output: group subtracts the mean (the article), rms does not",
             one_of({"group", "rms"}));
       visit("eps", eps, "of the norm", at_least(0));
       visit("bias", bias, "biases of the projections");

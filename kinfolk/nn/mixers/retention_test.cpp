@@ -14,7 +14,7 @@ using reference::Tensors;
 
 Retention::Options options(const std::string& norm = "group", double values = 1) {
   Retention::Options o;
-  o.norm = norm, o.values = values, o.chunk = 16;
+  o.output_norm = norm, o.values = values, o.chunk = 16;
   return o;
 }
 
