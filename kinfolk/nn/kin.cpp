@@ -13,13 +13,18 @@
 #include "kinfolk/nn/memory/segment.h"
 #include "kinfolk/nn/mixers/attention.h"
 #include "kinfolk/nn/mixers/delta.h"
+#include "kinfolk/nn/mixers/gated_delta.h"
 #include "kinfolk/nn/mixers/gated_retention.h"
 #include "kinfolk/nn/mixers/gla.h"
 #include "kinfolk/nn/mixers/hgrn.h"
 #include "kinfolk/nn/mixers/linear.h"
 #include "kinfolk/nn/mixers/lstm.h"
+#include "kinfolk/nn/mixers/mamba.h"
+#include "kinfolk/nn/mixers/mamba2.h"
+#include "kinfolk/nn/mixers/recurrent.h"
 #include "kinfolk/nn/mixers/reflection.h"
 #include "kinfolk/nn/mixers/retention.h"
+#include "kinfolk/nn/mixers/rg_lru.h"
 #include "kinfolk/nn/mixers/rwkv6.h"
 #include "kinfolk/nn/qk/key_norm.h"
 #include "kinfolk/nn/qk/log_n.h"
@@ -57,6 +62,11 @@ Registry<Branch>& registry<Branch>() {
     kin.add<Hgrn>("hgrn", "a gated sum in each channel, no matrix state (Qin et al. 2023)");
     kin.add<Rwkv6>("rwkv6", "decays by key channel, a read before the write (Peng et al. 2024)");
     kin.add<Delta>("delta", "the delta rule over unit keys, DeltaNet (Schlag et al. 2021, Yang et al. 2024)");
+    kin.add<GatedDelta>("gated_delta", "the delta rule over a decaying state, Gated DeltaNet (Yang et al. 2024)");
+    kin.add<Mamba>("mamba", "a diagonal recurrence that chooses what it keeps, Mamba (Gu and Dao 2023)");
+    kin.add<Mamba2>("mamba2", "the selective recurrence with one decay a head, Mamba-2 (Dao and Gu 2024)");
+    kin.add<RgLru>("rg_lru", "one gated decay a channel, the recurrent block of Griffin (De et al. 2024)");
+    kin.add<Recurrent>("recurrent", "a recurrent network over a cell, one step a token (Elman 1990)");
     kin.add<Lstm>("lstm", "the gated recurrent network (Hochreiter and Schmidhuber 1997, Gers et al. 2000)");
     kin.add<Mlp>("mlp", "two matrices and a non-linearity (Vaswani et al. 2017)");
     kin.add<Glu>("glu", "gated feed-forward, SwiGLU by default (Shazeer 2020)");
@@ -101,6 +111,18 @@ Registry<Score>& registry<Score>() {
     kin.add<Distance>("distance", "relu of the score times a learned curve over distance (Wu et al. 2021)");
     kin.add<Span>("span", "each head learns how far back it looks (Sukhbaatar et al. 2019)");
     kin.add<Xl>("xl", "relative positions of Transformer-XL (Dai et al. 2019)");
+    return kin;
+  }();
+  return list;
+}
+
+template <>
+Registry<Cell>& registry<Cell>() {
+  static Registry<Cell> list = [] {
+    Registry<Cell> kin("cell");
+    kin.add<GeneralCell>("general", "f_A(h) + f_B(x), read by f_C: the form that all recurrent networks are cases of");
+    kin.add<TanhCell>("tanh", "tanh of the input and the hidden vector before (Elman 1990)");
+    kin.add<GruCell>("gru", "gated recurrent unit: a reset and an update gate (Cho et al. 2014)");
     return kin;
   }();
   return list;

@@ -32,13 +32,27 @@ Spec slot(const Value& tree, const std::string& key, const char* standard) {
   return table;
 }
 
+/// n of `repeat = "every n"`: the group is the last layer of every n, of a shorter depth its last; 0: another kind.
+int64_t every(const Value& group) {
+  const Value* repeat = group.find("repeat");
+  const auto* words = repeat ? repeat->as<std::string>() : nullptr;
+  const std::string start = "every ";
+  if (!words || words->rfind(start, 0) != 0 || words->size() > start.size() + 6) return 0;
+  const std::string digits = words->substr(start.size());
+  if (digits.empty() || !std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isdigit(c); })) {
+    return 0;
+  }
+  const int64_t n = std::stoll(digits);
+  return n >= 2 ? n : 0;
+}
+
 /// How many layers a [[layers]] group stands for; -1: what the others leave of the depth.
 int64_t repeats(const Value& group, const std::string& path) {
   const Value* repeat = group.find("repeat");
   if (!repeat) return 1;
   if (const auto* count = repeat->as<int64_t>(); count && *count >= 1) return *count;
   if (const auto* words = repeat->as<std::string>(); words && (*words == "all" || *words == "all but last")) return -1;
-  refuse(repeat->place.text(), "[", path, ".repeat] expected a number of layers, all, or all but last; found ",
+  refuse(repeat->place.text(), "[", path, ".repeat] expected a number of layers, all, all but last, or every N; found ",
          write_toml_value(*repeat));
 }
 
@@ -46,9 +60,19 @@ int64_t repeats(const Value& group, const std::string& path) {
 std::vector<size_t> arrange(const Value& layers, int64_t depth) {
   const auto& groups = *layers.as<Value::Array>();
   int64_t counted = 0;
-  std::optional<size_t> open;
+  std::optional<size_t> open, woven;
+  std::vector<bool> takes(static_cast<size_t>(depth), false);  // the layers of the group `every n`
   for (size_t g = 0; g < groups.size(); ++g) {
     const std::string path = "layers." + std::to_string(g);
+    if (const int64_t n = every(groups[g]); n > 0) {
+      if (woven) {
+        refuse(groups[g].place.text(), "[", path, ".repeat] expected one group with every; found two");
+      }
+      woven = g;
+      for (int64_t i = std::min(n, depth) - 1; i < depth; i += n) takes[static_cast<size_t>(i)] = true;
+      counted += std::count(takes.begin(), takes.end(), true);
+      continue;
+    }
     const int64_t count = repeats(groups[g], path);
     if (count > 0) {
       counted += count;
@@ -72,8 +96,18 @@ std::vector<size_t> arrange(const Value& layers, int64_t depth) {
   }
   std::vector<size_t> out;
   for (size_t g = 0; g < groups.size(); ++g) {
+    if (woven == g) continue;
     const int64_t count = repeats(groups[g], "layers." + std::to_string(g));
     out.insert(out.end(), static_cast<size_t>(count > 0 ? count : rest), g);
+  }
+  if (woven) {
+    if (counted + (open ? rest : 0) != depth) {
+      refuse(groups[*woven].place.text(), "[layers.", *woven, ".repeat] expected a size.depth of ", counted,
+             " layers, or a group that fills it; found ", depth);
+    }
+    for (size_t i = 0; i < takes.size(); ++i) {
+      if (takes[i]) out.insert(out.begin() + static_cast<int64_t>(i), *woven);
+    }
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // Options of every listed component: documented, written and read back, refused where they cannot be.
 #include <set>
 
+#include "kinfolk/nn/mixers/cell.h"
 #include "kinfolk/nn/score/score.h"
 #include "tests/laws/bench.h"
 
@@ -31,6 +32,7 @@ void for_each(F&& f) {
   all(registry<Branch>());
   all(registry<QkStep>());
   all(registry<Score>());
+  all(registry<Cell>());
   all(registry<Memory>());
   all(registry<Residual>());
   all(registry<Depth>());

@@ -3,28 +3,15 @@
 #include "kinfolk/core/errors.h"
 #include "kinfolk/nn/mixers/heads.h"
 #include "kinfolk/ops/scan_delta.h"
-#include "kinfolk/ops/short_conv.h"
 
 namespace kinfolk {
-namespace {
 
-/// x / sqrt(sum x^2 + eps): a zero row stays zero, with a finite gradient.
 Tensor unit_rows(const Tensor& x) { return x * (x.square().sum(-1, true) + 1e-6).rsqrt(); }
-
-}  // namespace
 
 Delta::Delta(const Options& options, const Context& context)
     : options_(options), heads_(head_count(options.heads, context)), width_(context.size.width / heads_) {
   const int64_t D = context.size.width;
-  for (const char* name : {"q", "k", "v"}) {
-    Stream one{name, register_module(name, std::make_shared<Linear>(context, D, D, false)), {}};
-    if (options.conv > 0) {
-      one.conv = register_parameter(
-          one.name + "_conv",
-          draw_parameter(context, {D, options.conv}, 1 / std::sqrt(static_cast<double>(options.conv))));
-    }
-    streams_.push_back(one);
-  }
+  for (const char* name : {"q", "k", "v"}) streams_.emplace_back(*this, context, name, D, options.conv);
   beta_ = register_module("beta", std::make_shared<Linear>(context, D, heads_, false));
   norm_ = register_module("norm", std::make_shared<Norm>(context, "rms", width_, true, options.eps));
   out_ = register_module("out", std::make_shared<Linear>(context, D, D, false));
@@ -40,38 +27,23 @@ Traits Delta::traits() const {
 State Delta::start(int64_t batch, at::TensorOptions like) const {
   State state;
   state.tensors[kState] = at::zeros({batch, heads_, width_, width_}, state_options(like));
-  if (options_.conv > 1) {
-    for (const Stream& one : streams_) {
-      state.tensors[one.name + kPast] = at::zeros({batch, heads_ * width_, options_.conv - 1}, state_options(like));
-    }
-  }
+  for (const ConvStream& one : streams_) one.start(state, batch, like);
   return state;
 }
 
 double Delta::flops(int64_t length, int64_t) const {
   const double d = static_cast<double>(width_), H = static_cast<double>(heads_), tokens = static_cast<double>(length);
   double sum = beta_->flops(length) + out_->flops(length);
-  for (const Stream& one : streams_) {
-    sum += one.project->flops(length) + 2 * tokens * H * d * static_cast<double>(options_.conv);
-  }
+  for (const ConvStream& one : streams_) sum += one.flops(length);
   return sum + tokens * H * 6 * d * d;  // k S, k r^T, q S
-}
-
-Tensor Delta::stream(const Stream& one, const Tensor& x, const Pass& pass, State* state) const {
-  const Tensor in = one.project->forward(x);  // [B, L, D]
-  if (!one.conv.defined()) return to_heads(at::silu(in), heads_);
-  const std::string past = one.name + kPast;
-  const ShortConved done = short_conv({in, one.conv, {}, carried(state, past), true, lanes_of(pass)});
-  if (state && options_.conv > 1) state->tensors[past] = done.state;
-  return to_heads(done.out, heads_);  // [B, H, L, d]
 }
 
 Tensor Delta::forward(const Tensor& given, Pass& pass, State* state) {
   const Tensor x = mask_invalid(given, pass);                    // [B, L, D]
   Tensor beta = at::sigmoid(beta_->forward(x)).transpose(1, 2);  // [B, H, L]
   if (options_.negative) beta = beta * 2;
-  DeltaScan scan{unit_rows(stream(streams_[0], x, pass, state)), unit_rows(stream(streams_[1], x, pass, state)),
-                 stream(streams_[2], x, pass, state), beta};
+  const auto stream = [&](int i) { return to_heads(streams_[i].forward(x, pass, state), heads_); };  // [B, H, L, d]
+  DeltaScan scan{unit_rows(stream(0)), unit_rows(stream(1)), stream(2), beta};
   scan.state = carried(state, kState);
   scan.scale = options_.scale;
   scan.lanes = lanes_of(pass);

@@ -2,6 +2,7 @@
 #pragma once
 #include "kinfolk/nn/family.h"
 #include "kinfolk/nn/linear.h"
+#include "kinfolk/nn/mixers/conv_stream.h"
 #include "kinfolk/nn/norm.h"
 
 namespace kinfolk {
@@ -32,7 +33,6 @@ class Delta : public Branch {
     }
   };
   static constexpr auto kState = "state";
-  static constexpr auto kPast = "_past";
 
   Delta(const Options& options, const Context& context);
   Traits traits() const override;
@@ -42,18 +42,14 @@ class Delta : public Branch {
   std::string explain() const override;
 
  private:
-  struct Stream {  // one of q, k, v
-    std::string name;
-    std::shared_ptr<Linear> project;
-    Tensor conv;  // [D, W]
-  };
-  Tensor stream(const Stream& one, const Tensor& x, const Pass& pass, State* state) const;
-
   Options options_;
   int64_t heads_, width_;
-  std::vector<Stream> streams_;
+  std::vector<ConvStream> streams_;  // q, k, v
   std::shared_ptr<Linear> beta_, out_;
   std::shared_ptr<Norm> norm_;
 };
+
+/// x / sqrt(sum x^2 + 1e-6) over the last axis: a zero row stays zero, with a finite gradient.
+Tensor unit_rows(const Tensor& x);
 
 }  // namespace kinfolk
