@@ -159,7 +159,7 @@ class Writer {
   bool stopped() const { return stopped_; }
 
  private:
-  static constexpr size_t kKept = size_t{1} << 16;
+  static constexpr size_t kKept = 4096;
   const GenerateOptions& options_;
   const std::function<bool(const Piece&)>& out_;
   std::string& text_;
@@ -179,7 +179,13 @@ Generated generate(Model& model, const std::string& prompt, const GenerateOption
   Generated result;
   result.policy = stream.policy();
   std::vector<int64_t> history;
-  for (const unsigned char c : prompt.empty() ? std::string("\n") : prompt) history.push_back(c);
+  const int64_t vocabulary = model.size().vocabulary;
+  for (const unsigned char c : prompt) {
+    if (c >= vocabulary)
+      refuse("[generate.prompt] expected bytes below size.vocabulary = ", vocabulary, "; found ", int{c});
+    history.push_back(c);
+  }
+  if (history.empty()) history.push_back(std::min<int64_t>('\n', vocabulary - 1));
   result.prompt_tokens = static_cast<int64_t>(history.size());
   result.prompt_read = stream.readable(result.prompt_tokens);
   if (options.at_limit == "stop" && result.prompt_read < result.prompt_tokens) {
@@ -203,7 +209,7 @@ Generated generate(Model& model, const std::string& prompt, const GenerateOption
   Writer writer(options, out, result.text);
   while (options.tokens < 0 || result.tokens < options.tokens) {
     result.largest_state = std::max(result.largest_state, stream.state().bytes());
-    const Sampler::Draw draw = sampler.draw(scores, history);
+    const Sampler::Draw draw = sampler.draw(scores.narrow(0, 0, std::min<int64_t>(256, vocabulary)), history);
     history.push_back(draw.token);
     if (history.size() > 2 * window + 1024)
       history.erase(history.begin(), history.end() - static_cast<int64_t>(window));

@@ -40,6 +40,8 @@ class ProgramChild {
     const char* program = std::getenv("KINFOLK_PROGRAM");
     words.insert(words.begin(), program ? program : "kinfolk");
     std::ofstream(folder / ".in", std::ios::binary) << input;
+    for (const char* stream : {".out", ".err"})
+      std::ofstream(folder / stream, std::ios::binary);  // nothing of the last
     pid_ = fork();
     if (pid_ < 0) throw std::runtime_error("no process for a test");
     if (pid_ != 0) return;
@@ -48,8 +50,8 @@ class ProgramChild {
     dup2(open(".in", O_RDONLY), 0);
     dup2(open(".out", O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
     dup2(open(".err", O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
-    for (int other = 3; other < 64; ++other) close(other);
     if (before) before();
+    for (int other = 3; other < 64; ++other) close(other);
     std::vector<char*> arguments;
     for (auto& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);

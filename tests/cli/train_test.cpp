@@ -43,15 +43,16 @@ TEST_F(Runs, TrainResumeEvaluateGenerate) {
       EXPECT_LT(row["bits_per_byte"].get<double>(), 8.0);
       EXPECT_EQ(row["mode"], "stream");
     }
+    const ProgramResult written = run({"generate", whole, "--prompt", "the cat ", "-n", "30"});
+    EXPECT_EQ(written.status, 0) << written.err;
+    EXPECT_EQ(written.out.size(), 31u);
+    EXPECT_TRUE(has(written.err, "ended: tokens; prompt of 8 bytes")) << written.err;
+    if (member != "rope") continue;
     const ProgramResult table = run({"eval", whole, "--data", "book.txt"});  // 1, 2, 4, 8 times the trained length
     EXPECT_EQ(table.status, 0) << table.err;
     for (const char* length : {"\n       32 ", "\n       64 ", "\n      128 ", "\n      256 "})
       EXPECT_TRUE(has(table.out, length)) << table.out;
 
-    const ProgramResult written = run({"generate", whole, "--prompt", "the cat ", "-n", "30"});
-    EXPECT_EQ(written.status, 0) << written.err;
-    EXPECT_EQ(written.out.size(), 31u);
-    EXPECT_TRUE(has(written.err, "ended: tokens; prompt of 8 bytes")) << written.err;
     EXPECT_EQ(run({"generate", whole, "--prompt", "the cat ", "-n", "30"}).out, written.out);
     EXPECT_NE(run({"generate", whole, "--prompt", "the cat ", "-n", "30", "--seed", "2"}).out, written.out);
   }

@@ -1,0 +1,227 @@
+#include "kinfolk/eval/generate.h"
+
+#include <gtest/gtest.h>
+
+#include "kinfolk/core/errors.h"
+#include "kinfolk/nn/testing.h"
+
+namespace kinfolk {
+namespace {
+
+std::shared_ptr<Model> bytes_model(const std::string& name, int64_t context = 96, uint64_t seed = 3) {
+  Recipe recipe = load_recipe(name);
+  if (Value* let = recipe.tree.find("let"))
+    for (auto& [key, value] : *let->as<Value::Table>())
+      if (value.as<int64_t>()) value = Value(int64_t{16});
+  Size size = tiny_size();
+  size.vocabulary = 256, size.context = context;
+  return Model::make(recipe, size, seed);
+}
+
+/// Every next byte is equally likely.
+void make_uniform(Model& model) {
+  at::NoGradGuard no_grad;
+  for (auto& parameter : model.parameters()) parameter.zero_();
+}
+
+TEST(WholeCharacters, EndsBeforeAnUnfinishedCharacter) {
+  const std::pair<std::string, size_t> cases[] = {{"", 0},
+                                                  {"a", 1},
+                                                  {"\xC3", 0},
+                                                  {"\xC3\xA9", 2},
+                                                  {"a\xC3", 1},
+                                                  {"\xE6", 0},
+                                                  {"\xE6\xAD", 0},
+                                                  {"\xE6\xAD\xA3", 3},
+                                                  {"\xF0\x9F\x98", 0},
+                                                  {"\xF0\x9F\x98\x80", 4},
+                                                  {"a\xF0\x9F", 1},
+                                                  // Not UTF-8: let out, never held for ever.
+                                                  {"\x80", 1},
+                                                  {"\x80\x80\x80", 3},
+                                                  {"\x80\x80\x80\x80\x80", 5},
+                                                  {"\xFF", 1},
+                                                  {"\xC3\xA9\x80", 3},
+                                                  {"\xE6\xAD\xA3\xE6", 3}};
+  for (const auto& [bytes, whole] : cases) EXPECT_EQ(whole_characters(bytes), whole) << testing::PrintToString(bytes);
+}
+
+TEST(Generate, SameSeedSameText) {
+  const auto model = bytes_model("rope");
+  GenerateOptions options;
+  options.tokens = 40;
+  const Generated first = generate(*model, "It was", options);
+  EXPECT_EQ(first.text.size(), 40u);
+  EXPECT_EQ(first.tokens, 40);
+  EXPECT_EQ(first.prompt_tokens, 6);
+  EXPECT_EQ(first.ended, "tokens");
+  EXPECT_EQ(generate(*model, "It was", options).text, first.text);
+  options.sampler.seed = 2;
+  EXPECT_NE(generate(*model, "It was", options).text, first.text);
+}
+
+TEST(Generate, PromptInPiecesOfAnySizeIsTheSamePrompt) {
+  for (const char* name : {"rope", "transformer_xl", "deltanet"}) {
+    const auto model = bytes_model(name);
+    GenerateOptions options;
+    options.tokens = 20, options.sampler.temperature = 0;
+    const std::string prompt(50, 'q');
+    const std::string whole = generate(*model, prompt, options).text;
+    options.chunk = 7;
+    EXPECT_EQ(generate(*model, prompt, options).text, whole) << name;
+  }
+}
+
+TEST(Generate, PiecesAreWholeCharactersAndMakeTheText) {
+  const auto model = bytes_model("rope");
+  make_uniform(*model);
+  GenerateOptions options;
+  options.tokens = 400, options.sampler.temperature = 1;
+  std::string joined, drawn;
+  int64_t tokens = 0;
+  const Generated result = generate(*model, "", options, [&](const Piece& piece) {
+    tokens += piece.token >= 0;
+    joined += piece.text;
+    if (piece.token >= 0) {
+      EXPECT_NEAR(piece.log_probability, -std::log(256.0), 1e-5);
+      drawn += static_cast<char>(piece.token);
+      EXPECT_EQ(joined.size(), whole_characters(drawn));
+    }
+    return true;
+  });
+  EXPECT_EQ(joined, result.text);
+  EXPECT_EQ(tokens, 400);
+}
+
+TEST(Generate, StopStringsAreNeverLetOutNotEvenInPart) {
+  const auto model = bytes_model("rope");
+  make_uniform(*model);
+  GenerateOptions options;
+  options.tokens = 300, options.sampler.temperature = 1;
+  const std::string text = generate(*model, "", options).text;
+  for (const size_t length : {size_t{1}, size_t{2}, size_t{5}}) {
+    const std::string stop = text.substr(200, length);
+    const std::string before = text.substr(0, text.find(stop));
+    options.stop = {"no such text", stop};
+    std::string joined;
+    const Generated result = generate(*model, "", options, [&](const Piece& piece) {
+      joined += piece.text;
+      EXPECT_EQ(before.compare(0, joined.size(), joined), 0);
+      return true;
+    });
+    EXPECT_EQ(result.ended, "stop string");
+    EXPECT_EQ(result.text, before);
+    EXPECT_EQ(joined, before);
+  }
+  // A beginning of the stop string that never becomes it is let out in the end.
+  options.tokens = 10;
+  options.stop = {text.substr(8, 2) + "never"};
+  std::string joined;
+  generate(*model, "", options, [&](const Piece& piece) { return joined += piece.text, true; });
+  EXPECT_EQ(joined, text.substr(0, 10));
+}
+
+TEST(Generate, CallbackEndsIt) {
+  const auto model = bytes_model("rope");
+  GenerateOptions options;
+  options.tokens = -1;
+  int64_t calls = 0;
+  const Generated result = generate(*model, "a", options, [&](const Piece&) { return ++calls < 5; });
+  EXPECT_EQ(result.ended, "asked");
+  EXPECT_EQ(result.tokens, 5);
+  options.reading = [](double) { return false; };
+  EXPECT_EQ(generate(*model, "a", options).ended, "asked");
+}
+
+TEST(Generate, EndlessTextIsForgotten) {
+  const auto model = bytes_model("lstm");
+  GenerateOptions options;
+  options.tokens = -1;
+  int64_t calls = 0, let_out = 0;
+  const Generated result = generate(*model, "a", options, [&](const Piece& piece) {
+    let_out += static_cast<int64_t>(piece.text.size());
+    return ++calls < 6000;
+  });
+  EXPECT_GE(let_out, 6000 - 3);
+  EXPECT_LT(result.text.size(), 5000u);
+}
+
+TEST(Generate, RefeedIsAFreshStateOfTheNewestHalf) {
+  const auto model = bytes_model("gpt", 8);
+  GenerateOptions options;
+  options.tokens = 10, options.sampler.temperature = 0;
+  const Generated result = generate(*model, "a", options);
+  EXPECT_EQ(result.ended, "tokens");
+  EXPECT_GE(result.refeeds, 1);
+  // "a" and 7 bytes fill the 8 positions; the next byte is seen after the newest 4 of them.
+  std::vector<int64_t> seen;
+  for (const unsigned char c : "a" + result.text) seen.push_back(c);
+  const Batch batch{at::tensor(std::vector<int64_t>(seen.begin() + 4, seen.begin() + 9)).unsqueeze(0), {}};
+  EXPECT_EQ(model->score(batch).select(1, -1).argmax().item<int64_t>(), seen[9]);
+  options.at_limit = "stop";
+  const Generated stopped = generate(*model, "a", options);
+  EXPECT_EQ(stopped.ended, "limit of 8 tokens");
+  EXPECT_EQ(stopped.text, result.text.substr(0, 8));
+}
+
+TEST(Generate, PromptLongerThanWhatFits) {
+  const auto model = bytes_model("gpt", 8);
+  GenerateOptions options;
+  options.tokens = 3, options.sampler.temperature = 0;
+  const Generated result = generate(*model, "abcdefghijkl", options);
+  EXPECT_EQ(result.prompt_tokens, 12);
+  EXPECT_EQ(result.prompt_read, 4);
+  EXPECT_EQ(result.text, generate(*model, "ijkl", options).text);
+  options.at_limit = "stop";
+  EXPECT_THROW(generate(*model, "abcdefghijkl", options), UsageError);
+  EXPECT_EQ(generate(*model, "abcdefgh", options).ended, "limit of 8 tokens");
+}
+
+TEST(Generate, MemoryLimitIsKeptAtEveryStepByEveryMember) {
+  for (const auto& name : recipe_names()) {
+    SCOPED_TRACE(name);
+    const auto model = bytes_model(name);
+    if (!model->traits().streams) continue;
+    const int64_t start = model->start(1).bytes();
+    GenerateOptions options;
+    options.tokens = 30, options.chunk = 5;
+    const int64_t unbound = generate(*model, std::string(20, 'x'), options).largest_state;
+    for (const int64_t limit : {start + 1, start + (unbound - start) / 7, start + (unbound - start) / 2, unbound}) {
+      options.memory_limit = limit;
+      Generated result;
+      try {
+        result = generate(*model, std::string(20, 'x'), options);
+      } catch (const Error& error) {
+        EXPECT_TRUE(std::string(error.what()).find("memory_limit") != std::string::npos) << error.what();
+        continue;
+      }
+      EXPECT_EQ(result.tokens, 30);
+      EXPECT_LE(result.largest_state, limit);
+      EXPECT_GT(result.largest_state, 0);
+    }
+    EXPECT_LE(unbound, options.memory_limit);
+    options.memory_limit = 1;
+    EXPECT_THROW(generate(*model, "x", options), Error);
+  }
+}
+
+TEST(Generate, RefusesWhatMakesNoSense) {
+  const auto model = bytes_model("rope");
+  const auto refused = [&](const std::function<void(GenerateOptions&)>& change) {
+    GenerateOptions options;
+    change(options);
+    EXPECT_THROW(generate(*model, "a", options), UsageError);
+  };
+  refused([](auto& o) { o.at_limit = "go"; });
+  refused([](auto& o) { o.stop = {""}; });
+  refused([](auto& o) { o.chunk = 0; });
+  refused([](auto& o) { o.sampler.top_p = 0; });
+  const auto small = tiny("rope");  // 29 bytes
+  EXPECT_THROW(generate(*small, "z", {}), UsageError);
+  GenerateOptions options;
+  options.tokens = 5;
+  EXPECT_EQ(generate(*small, "", options).text.size(), 5u);
+}
+
+}  // namespace
+}  // namespace kinfolk
