@@ -41,6 +41,7 @@ struct Heads {
   double scale = 0;               ///< of the dot product
   bool causal = true;             ///< the pattern sees no future
   int64_t horizon = -1;           ///< newest keys that a query can see, its own included; -1: all
+  int64_t value_width = 0;        ///< of the values, where it is not d
 };
 
 /// Handed down while a model is built. A meta device builds without memory: how budgets count parameters.

@@ -13,6 +13,7 @@
 #include "kinfolk/nn/memory/segment.h"
 #include "kinfolk/nn/mixers/attention.h"
 #include "kinfolk/nn/mixers/delta.h"
+#include "kinfolk/nn/mixers/gau.h"
 #include "kinfolk/nn/mixers/gated_delta.h"
 #include "kinfolk/nn/mixers/gated_retention.h"
 #include "kinfolk/nn/mixers/gla.h"
@@ -54,6 +55,7 @@ Registry<Branch>& registry<Branch>() {
   static Registry<Branch> list = [] {
     Registry<Branch> kin("branch");
     kin.add<Attention>("attention", "softmax attention over heads, any pattern and memory (Vaswani et al. 2017)");
+    kin.add<Gau>("gau", "gated attention unit: attention and feed-forward in one branch (Hua et al. 2022)");
     kin.add<LinearAttention>("linear", "linear attention over a feature map (Katharopoulos et al. 2020)");
     kin.add<Retention>("retention", "multi-scale retention of RetNet, one decay a head (Sun et al. 2023)");
     kin.add<GatedRetention>("gated_retention", "one decay a token and head, from the token (Peng et al. 2021)");

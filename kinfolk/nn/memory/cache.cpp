@@ -25,7 +25,8 @@ State Cache::start(int64_t batch, at::TensorOptions like) const {
   const auto whole = like.dtype(at::kLong);
   State state;
   state.tensors[kKeys] = at::zeros({batch, heads_.groups, capacity, heads_.width}, like);
-  state.tensors[kValues] = at::zeros({batch, heads_.groups, capacity, heads_.width}, like);
+  const int64_t value_width = heads_.value_width > 0 ? heads_.value_width : heads_.width;
+  state.tensors[kValues] = at::zeros({batch, heads_.groups, capacity, value_width}, like);
   state.tensors[kAt] = at::full({batch, capacity}, -1, whole);
   state.tensors[kDocument] = at::zeros({batch, capacity}, whole);
   return state;
