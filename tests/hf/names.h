@@ -24,6 +24,7 @@ struct Imported {
   std::map<std::string, Where> names;
   std::set<std::string> unused;  ///< tables that ours computes
   std::set<std::string> zeros;   ///< ours that theirs does not have, left at zero
+  bool embedding_shown = true;   ///< out.hidden.0 enters the first layer; otherwise it leaves it, and so on
 };
 
 /// A norm or a linear map: weight and bias of the same names.
@@ -208,11 +209,63 @@ inline Imported import_mpt(const nlohmann::json& config) {
   return to;
 }
 
+/// Mamba and Mamba-2: layers of one branch; their in_proj, conv1d and x_proj have our order of rows.
+inline Imported import_mamba(const nlohmann::json& config) {
+  Imported to;
+  const bool second = config.at("model_type") == "mamba2";
+  to.embedding_shown = false;
+  to.size.depth = config.at("num_hidden_layers"), to.size.width = config.at("hidden_size");
+  to.size.vocabulary = config.at("vocab_size"), to.size.heads = 1;
+  if (config.at("use_bias").get<bool>() || !config.at("use_conv_bias").get<bool>()) to.why_not = "other biases";
+  if (config.at("hidden_act") != "silu") to.why_not = "hidden_act " + config.at("hidden_act").dump();
+  if (config.at("layer_norm_epsilon").get<double>() != 1e-5) to.why_not = "layer_norm_epsilon other than 1e-5";
+  const bool tied = config.value("tie_word_embeddings", true);
+  to.recipe = text("head = { kind = \"lm\", tied = ", tied ? "true" : "false", ", norm_kind = \"rms\" }\n",
+                   "[[layers]]\nrepeat = \"all\"\nnorm_kind = \"rms\"\n[[layers.branches]]\nkind = \"",
+                   second ? "mamba2" : "mamba", "\"\nexpand = ", config.at("expand").get<int64_t>(),
+                   "\nstates = ", config.at("state_size").get<int64_t>(),
+                   "\nconv = ", config.at("conv_kernel").get<int64_t>(), "\n");
+  if (second) {
+    if (!config.at("rms_norm").get<bool>()) to.why_not = "no norm of the output";
+    to.recipe += text("heads = ", config.at("num_heads").get<int64_t>(),
+                      "\ngroups = ", config.at("n_groups").get<int64_t>(), "\n");
+  } else {
+    to.recipe += text("rank = ", config.at("time_step_rank").get<int64_t>(), "\n");
+  }
+  for (int64_t i = 0; i < to.size.depth; ++i) {
+    const std::string theirs = text("backbone.layers.", i, "."), ours = text("layers.", i, ".");
+    const auto same = [&](const char* a, const char* b) {
+      to.names[theirs + "mixer." + a] = {{ours + "branches.0." + b}};
+    };
+    to.names[theirs + "norm.weight"] = {{ours + "before.0.weight"}};
+    same("in_proj.weight", "in.weight");
+    same("conv1d.weight", "conv");
+    same("conv1d.bias", "conv_bias");
+    same("D", "skip");
+    same("out_proj.weight", "out.weight");
+    if (second) {
+      same("dt_bias", "step_bias");
+      same("A_log", "rate_log");
+      same("norm.weight", "norm_weight");
+    } else {
+      same("x_proj.weight", "select.weight");
+      same("dt_proj.weight", "step.weight");
+      same("dt_proj.bias", "step.bias");
+      same("A_log", "a_log");
+    }
+  }
+  to.names["backbone.norm_f.weight"] = {{"norm.weight"}};
+  to.names["backbone.embeddings.weight"] = {{"input.table"}};
+  to.names["lm_head.weight"] = {{"head.weight"}};
+  return to;
+}
+
 inline Imported import_config(const nlohmann::json& config, int64_t segment, int64_t length) {
   const std::string type = config.at("model_type");
   if (type == "gpt2") return import_gpt2(config);
   if (type == "llama") return import_llama(config, length);
   if (type == "mpt") return import_mpt(config);
+  if (type == "mamba" || type == "mamba2") return import_mamba(config);
   if (type == "transfo-xl") return import_transfo_xl(config, segment);
   Imported to;
   to.why_not = "no recipe for " + type;
