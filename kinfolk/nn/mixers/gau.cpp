@@ -7,7 +7,8 @@
 namespace kinfolk {
 
 Gau::Gau(const Options& options, const Context& context) : options_(options) {
-  const int64_t width = context.size.width, inner = options.expand * width, s = options.key_width;
+  const int64_t width = context.size.width, s = options.key_width;
+  const int64_t inner = options.inner > 0 ? options.inner : std::max<int64_t>(1, context.size.feed / 2);
   pattern_ = parse_pattern(options.pattern, &context.let);
   u = register_module("u", std::make_shared<Linear>(context, width, inner, false));
   v = register_module("v", std::make_shared<Linear>(context, width, inner, false));

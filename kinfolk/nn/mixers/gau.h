@@ -20,13 +20,13 @@ namespace kinfolk {
 struct Gau : Branch {
   struct Options {
     std::string form = "relu2", pattern = "causal";
-    int64_t expand = 2, key_width = 128, trained = 512;
+    int64_t inner = 0, key_width = 128, trained = 512;
     std::vector<Spec> qk;
     template <class V>
     void fields(V&& visit) {
       visit("form", form, "the weights", one_of({"relu2", "relu2_n", "softmax", "softmax_plus"}));
       visit("pattern", pattern, "which pairs may meet, such as \"causal & window(256)\"");
-      visit("expand", expand, "width e of u and v, in widths D", at_least(1));
+      visit("inner", inner, "width e of u and v; 0: half the feed-forward width of the size, so 2 D", at_least(0));
       visit("key_width", key_width, "width s of queries and keys", at_least(1));
       visit("trained", trained, "of softmax_plus: the number of keys at which its factor is 1", at_least(2));
       visit("qk", qk, "steps on queries and keys, in order");

@@ -16,7 +16,7 @@ TEST(Gau, Golden) {
     options.form = one.config.at("kind");
     options.pattern = one.config.at("causal").get<bool>() ? "causal" : "full";
     options.key_width = one.at("param.wz").size(1);
-    options.expand = one.at("param.wu").size(1) / x.size(2);
+    options.inner = one.at("param.wu").size(1);
     Gau branch(options, context);
     branch.to(at::kDouble);
     const std::map<std::string, Tensor> places{{"wu", branch.u->weight}, {"wv", branch.v->weight},
