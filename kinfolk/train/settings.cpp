@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kBudgets[] = {"tokens", "minutes", "work"};
 // What decides the order of data, the weights and the random draws.
-constexpr const char* kFixed[] = {"lanes", "length", "accumulate", "seed", "documents"};
+constexpr const char* kFixed[] = {"lanes", "length", "accumulate", "seed", "documents", "carry"};
 
 bool positive(const Value* value) {
   if (!value) return false;

@@ -30,6 +30,7 @@ struct TrainSettings {
   double dropout = -1;
   bool checkpointing = false;
   bool documents = false;
+  int64_t carry = 4096;
   int64_t seed = 1;
   int64_t log_every = 10;
   int64_t eval_every = 200;
@@ -62,6 +63,11 @@ struct TrainSettings {
     visit("dropout", dropout, "share of activations dropped; -1: that of the size", between(-1, 0.95));
     visit("checkpointing", checkpointing, "recompute each layer in backward: less memory, more time");
     visit("documents", documents, "no sight and no state across the border of two files");
+    visit("carry", carry,
+          "tokens after which a carried state starts anew, lane after lane in turn, so that both the beginning of a "
+          "text and "
+          "what comes late are learned; 0: never",
+          at_least(0));
     visit("seed", seed, "of initial weights and of every random draw", at_least(0));
     visit("log_every", log_every, "steps between two lines", at_least(1));
     visit("eval_every", eval_every, "steps between two validations; 0: at the start and the end only", at_least(0));

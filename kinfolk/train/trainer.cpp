@@ -193,6 +193,20 @@ class Trainer {
     }
   }
 
+  /// Lanes whose carried state starts anew before this step: each once in `carry` tokens, spread evenly. A member that
+  /// never began from nothing since its first step would read the beginning of every text badly.
+  void restart_lanes() {
+    if (!carries_ || settings_.carry == 0) return;
+    const int64_t period = std::max<int64_t>(1, settings_.carry / settings_.length);
+    const int64_t each = settings_.lanes / settings_.accumulate;
+    State fresh;
+    for (int64_t lane = 0; lane < settings_.lanes; ++lane) {
+      if ((point_.step + lane * period / settings_.lanes) % period != 0) continue;
+      if (fresh.empty()) fresh = model_->start(1);
+      states_[static_cast<size_t>(lane / each)].put_lane(lane % each, fresh);
+    }
+  }
+
   // --- budget
   double budget() const {
     return settings_.tokens > 0 ? static_cast<double>(settings_.tokens)
@@ -236,6 +250,7 @@ class Trainer {
     const double rate = settings_.learning_rate *
                         Schedule{settings_.schedule, settings_.warmup, settings_.floor}.at(share_after(length, work));
     const Batch batch = lanes_.at(point_.position, length);
+    restart_lanes();
     const StepLoss loss = accumulate_gradient(
         *model_, *objective_, batch, settings_.accumulate, states_, settings_.precision == "bf16",
         [&](int64_t part) { return draw_seed(static_cast<uint64_t>(settings_.seed), point_.step, part); });
