@@ -3,8 +3,10 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/memory.h"
+#include "kinfolk/pattern/draw.h"
 #include "kinfolk/pattern/views.h"
 #include "tests/support/attend_problem.h"
+#include "tests/support/patterns.h"
 
 namespace kinfolk {
 namespace {
@@ -73,6 +75,36 @@ TEST(AttendViews, EqualTheWholeMatrixAtEveryLength) {
       p.pattern = words, p.length = length;
       p.make();
       expect_dense(p, 1e-11, text(words, " at ", length));
+    }
+}
+
+TEST(AttendViews, RandomPatternsInRandomHeads) {
+  at::manual_seed(11);
+  std::mt19937 draw(12);
+  for (int round = 0; round < 40; ++round) {
+    Problem p;
+    p.groups = std::vector<int64_t>{1, 2, 4}[draw() % 3];
+    for (unsigned n = 1 << draw() % 3; n > 0; --n)
+      p.per_head.push_back(random_pattern(draw, static_cast<int>(draw() % 3)));
+    p.length = 1 + static_cast<int64_t>(draw() % 40);
+    p.make(p.length + static_cast<int64_t>(draw() % 9));
+    if (draw() % 2) p.gaps(draw());
+    std::string words;
+    for (const auto& one : p.per_head) words += one + "; ";
+    expect_dense(p, 1e-11, text(words, "at ", p.length));
+  }
+}
+
+// `draw` shows what the op does: with the unit vectors as values, a read has an entry above zero for each key seen.
+TEST(AttendViews, DrawnAsTheOpSees) {
+  for (const auto& words : patterns())
+    for (const By by : {By::views, By::tiles}) {
+      Problem p;
+      p.pattern = words, p.length = 33, p.batch = 1, p.heads = p.groups = 1, p.width = 4;
+      p.make();
+      p.keys[0].v = at::eye(33, at::kDouble).view({1, 1, 33, 33});
+      p.plan.by = by;
+      EXPECT_TRUE(p.run(false).out[0][0].gt(0).equal(draw_matrix(*parse_pattern(words), 33))) << words;
     }
 }
 
@@ -233,7 +265,26 @@ TEST(AttendViews, APatternServesEveryLength) {
   }
 }
 
-// Positions whose products exceed 32 bits, and memory that grows with what is seen, not with L x L.
+// Growth with the length times what is seen: a square of bytes would be 10 GB.
+TEST(AttendViews, MemoryGrowsWithWhatIsSeen) {
+  for (const char* words :
+       {"causal & (window(256) | stride(1024))", "causal & (block_window(64, 1) | random(64, 3, 1))",
+        "causal & (window(256) | columns(16))"}) {
+    Problem p;
+    p.batch = 1, p.heads = p.groups = 1, p.length = 100000, p.width = 32, p.type = at::kFloat;
+    p.pattern = words;
+    p.make();
+    p.plan.query_tile = 128, p.plan.key_tile = 512;
+    for (auto& leaf : p.leaves()) leaf.requires_grad_(true);
+    reset_peak();
+    const int64_t before = peak_resident_bytes();
+    const Read read = p.run(false);
+    torch::autograd::grad({read.out.sum()}, p.leaves());
+    EXPECT_LT(peak_resident_bytes() - before, int64_t{1} << 30) << words;
+  }
+}
+
+// Positions whose products exceed 32 bits.
 TEST(AttendViews, LongSequences) {
   at::manual_seed(10);
   const int64_t length = 46500;
