@@ -22,27 +22,46 @@ Mean mean_of(const std::vector<double>& values) {
   return {mean, n > 1 ? std::sqrt(squares / (n - 1) / n) : std::nan("")};
 }
 
-/// Bits of each of `length` tokens of each window: [windows, length], double.
+/// [0, 16), [16, 32), [32, 64), ... up to `length`.
+std::vector<std::pair<int64_t, int64_t>> ranges_of(int64_t length) {
+  std::vector<std::pair<int64_t, int64_t>> out;
+  for (int64_t from = 0, to = 16; from < length; from = to, to *= 2) out.emplace_back(from, std::min(to, length));
+  return out;
+}
+
+/// Bits of each window over each of the ranges of positions, summed: [windows, ranges], double. Nothing here grows with
+/// the length.
 Tensor window_bits(Model& model, const Bytes& text, const std::vector<int64_t>& starts, int64_t length, int64_t block,
                    int64_t chunk, int64_t* state_bytes, const std::function<void(int64_t)>& read) {
   const auto lanes = static_cast<int64_t>(starts.size());
-  Tensor bits = at::empty({lanes, length}, at::kDouble);
+  const auto ranges = ranges_of(length);
+  Tensor sums = at::zeros({lanes, static_cast<int64_t>(ranges.size())}, at::kDouble);
   State state;
   for (int64_t at = 0, in_block = 0; at < length;) {
     if (in_block == 0) state = model.start(lanes);
     const int64_t n = std::min({chunk, length - at, block > 0 ? block - in_block : length});
     const Tensor tokens = gather_tokens(text, starts, at, n + 1);
     const Batch batch{tokens.narrow(1, 0, n), {}};
-    const Tensor scores = model.score(batch, &state);  // [B, L, V]
-    const Tensor log_p = scores.to(at::kFloat).log_softmax(-1);
+    const Tensor log_p = model.score(batch, &state).to(at::kFloat).log_softmax(-1);  // [B, L, V]
     const Tensor target = tokens.narrow(1, 1, n).unsqueeze(-1);
-    bits.narrow(1, at, n).copy_(log_p.gather(-1, target).squeeze(-1).to(at::kDouble) / -std::numbers::ln2);
+    const Tensor bits = log_p.gather(-1, target).squeeze(-1).to(at::kDouble) / -std::numbers::ln2;  // [B, L]
+    for (size_t r = 0; r < ranges.size(); ++r) {
+      const int64_t from = std::max(ranges[r].first, at), to = std::min(ranges[r].second, at + n);
+      if (from < to) sums.select(1, static_cast<int64_t>(r)).add_(bits.slice(1, from - at, to - at).sum(1));
+    }
     at += n;
     read(n * lanes);
     in_block = block > 0 ? (in_block + n) % block : in_block + n;
   }
   *state_bytes = state.bytes() / std::max<int64_t>(1, lanes);
-  return bits;
+  return sums;
+}
+
+/// Mean over windows of each window's column, divided by how many tokens it sums.
+Mean mean_of_column(const Tensor& column, int64_t tokens) {
+  const Tensor each = (column / static_cast<double>(tokens)).contiguous();
+  const auto* values = each.const_data_ptr<double>();
+  return mean_of({values, values + each.numel()});
 }
 
 }  // namespace
@@ -121,10 +140,8 @@ Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
           window_bits(model, text, some, length, blocks ? context : 0, options.chunk, &result.state_bytes, read));
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-    const Tensor bits = at::cat(rows);
-    const Tensor per_window = bits.mean(1).contiguous();
-    const auto* values = per_window.const_data_ptr<double>();
-    const Mean mean = mean_of({values, values + windows});
+    const Tensor sums = at::cat(rows);  // [windows, ranges]
+    const Mean mean = mean_of_column(sums.sum(1), length);
     result.length = length;
     result.tokens = windows * length;
     result.bits = mean.mean;
@@ -135,11 +152,11 @@ Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
     out.lengths.push_back(result);
     if (length == longest) {
       out.positions.clear();
-      for (int64_t from = 0, to = 16; from < length; from = to, to *= 2) {
-        const Tensor range = bits.slice(1, from, std::min(to, length)).mean(1).contiguous();
-        const auto* v = range.const_data_ptr<double>();
-        const Mean m = mean_of({v, v + windows});
-        out.positions.push_back({from, std::min(to, length), m.mean, m.error});
+      const auto ranges = ranges_of(length);
+      for (size_t r = 0; r < ranges.size(); ++r) {
+        const auto [from, to] = ranges[r];
+        const Mean m = mean_of_column(sums.select(1, static_cast<int64_t>(r)), to - from);
+        out.positions.push_back({from, to, m.mean, m.error});
       }
     }
   }
