@@ -40,6 +40,7 @@ struct Heads {
   int64_t width = 0;              ///< d
   double scale = 0;               ///< of the dot product
   bool causal = true;             ///< the pattern sees no future
+  bool relative = true;           ///< the pattern looks at distances alone
   int64_t horizon = -1;           ///< newest keys that a query can see, its own included; -1: all
   int64_t value_width = 0;        ///< of the values, where it is not d
 };

@@ -30,6 +30,10 @@ Segment::Segment(const Options& options, const Context& context)
   if (!heads_.causal) {
     fail("[", context.path, "] expected a causal pattern with a segment memory; found one that sees the future");
   }
+  if (!heads_.relative && options.start == "zeros") {
+    fail("[", context.path, ".start] expected empty with a pattern that looks at positions themselves; found zeros, ",
+         "whose keys stand before position 0");
+  }
   capacity_ = options.reach == "same" ? options.memory - 1 : options.memory + options.segment - 1;
   if (heads_.horizon >= 0) capacity_ = std::min(capacity_, std::max<int64_t>(heads_.horizon - 1, 0));
 }

@@ -88,7 +88,7 @@ Attention::Attention(const Options& options, const Context& context) {
   }
   heads_.scale = options.scale == 0 ? 1 / std::sqrt(static_cast<double>(heads_.width)) : options.scale;
   pattern_ = parse_patterns(options, heads_.count, context);
-  heads_.causal = pattern_.causal();
+  heads_.causal = pattern_.causal(), heads_.relative = pattern_.relative();
   heads_.horizon = heads_.causal ? pattern_.horizon().value_or(-1) : -1;
   dropout_ = options.dropout < 0 ? context.size.dropout : options.dropout;
 
@@ -179,11 +179,6 @@ Tensor Attention::prepare_keys(const Tensor& k, const Tensor& at) {
 
 Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, std::vector<Keys> keys, const Look& how,
                      double dropout, uint64_t seed, const std::map<std::string, Tensor>& facts) {
-  if (how.shift != 0 && !pattern_.relative()) {
-    fail(
-        "[attention.pattern] expected a pattern of distances alone with a memory that starts before position 0; found ",
-        pattern_.text());
-  }
   // Bands at distances that the pattern never shows are left out.
   const auto shown = [&](const QueryBand& b) {
     return b.nearest < b.farthest && b.nearest <= pattern_.farthest() && b.farthest > pattern_.nearest();
@@ -281,7 +276,7 @@ std::string Attention::explain() const {
     if (!pattern->interval()) views = std::max(views, compile(pattern).value_or(std::vector<View>{}).size());
   }
   if (reasons.empty()) line += ", fused";
-  if (views > 0) line += text(reasons.empty() ? " " : ", ", "in up to ", views, " views");
+  if (views > 1) line += text(reasons.empty() ? " " : ", ", "in up to ", views, " views");
   if (reasons.empty()) return line;
   line += ", tiled torch operators: ";
   for (size_t n = 0; n < reasons.size(); ++n) line += (n ? "; " : "") + reasons[n];
