@@ -1,6 +1,10 @@
 #include "kinfolk/ops/short_conv.h"
 
+#include <c10/core/CPUAllocator.h>
+
 #include "kinfolk/core/errors.h"
+#include "kinfolk/core/parallel.h"
+#include "kinfolk/kernels/short_conv.h"
 
 namespace kinfolk {
 namespace {
@@ -39,6 +43,65 @@ struct Taps : torch::autograd::Function<Taps> {
   }
 };
 
+/// each(from, until): channels in parts of whole cache lines.
+void over_channels(int64_t channels, const std::function<void(int64_t, int64_t)>& each) {
+  const int64_t blocks = (channels + 63) / 64;
+  parallel_for(0, blocks, 1, [&](int64_t from, int64_t until) { each(from * 64, std::min(until * 64, channels)); });
+}
+
+/// x [B, L, D], taps [W, D], bias [D], before [B, W-1, D], without gaps or borders, in the kernel.
+struct FusedConv : torch::autograd::Function<FusedConv> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& input, const Tensor& weight, const Tensor& given_bias,
+                        const Tensor& given_before, bool silu) {
+    const Tensor x = input.stride(-1) == 1 || input.size(-1) == 1 ? input : input.contiguous();
+    const Tensor taps = weight.contiguous(), bias = given_bias.contiguous(), before = given_before.contiguous();
+    Tensor out = at::empty(x.sizes(), x.options());
+    const kernels::ShortConvSizes sizes{x.size(1), x.size(2), taps.size(0), silu};
+    float* po = out.mutable_data_ptr<float>();
+    over_channels(x.size(2), [&](int64_t from, int64_t until) {
+      for (int64_t b = 0; b < x.size(0); b++) {
+        kernels::short_conv_forward(sizes, lane(x, taps, bias, before, po, b), from, until);
+      }
+    });
+    ctx->save_for_backward({x, taps, bias, before});
+    ctx->saved_data["silu"] = silu;
+    return out;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    if (at::GradMode::is_enabled()) fail("[short_conv] expected one derivative; found a request for the second");
+    const variable_list s = ctx->get_saved_variables();
+    const Tensor &x = s[0], &taps = s[1], &bias = s[2], &before = s[3], go = grads[0].contiguous();
+    const int64_t L = x.size(1), D = x.size(2), W = taps.size(0);
+    const kernels::ShortConvSizes sizes{L, D, W, ctx->saved_data["silu"].toBool()};
+    Tensor gx = at::empty(x.sizes(), x.options()), gbefore = at::empty_like(before);
+    Tensor gtaps = at::zeros_like(taps), gbias = at::zeros_like(bias);
+    const float* pg = go.const_data_ptr<float>();
+    float *px = gx.mutable_data_ptr<float>(), *pp = gbefore.mutable_data_ptr<float>(),
+          *pt = gtaps.mutable_data_ptr<float>(), *pb = gbias.mutable_data_ptr<float>();
+    over_channels(D, [&](int64_t from, int64_t until) {
+      const auto floats = static_cast<size_t>(W * (until - from));
+      const c10::DataPtr scratch = c10::GetCPUAllocator()->allocate(floats * sizeof(float));
+      for (int64_t b = 0; b < x.size(0); b++) {
+        kernels::short_conv_backward(
+            sizes,
+            {lane(x, taps, bias, before, nullptr, b), pg + b * L * D, px + b * L * D, pp + b * (W - 1) * D, pt, pb},
+            from, until, static_cast<float*>(scratch.get()));
+      }
+    });
+    return {gx, gtaps, gbias, gbefore, {}};
+  }
+  static kernels::ShortConvForward lane(const Tensor& x, const Tensor& taps, const Tensor& bias, const Tensor& before,
+                                        float* out, int64_t b) {
+    const int64_t D = x.size(2);
+    return {x.const_data_ptr<float>() + b * x.stride(0),
+            x.stride(1),
+            before.const_data_ptr<float>() + b * (taps.size(0) - 1) * D,
+            taps.const_data_ptr<float>(),
+            bias.const_data_ptr<float>(),
+            out ? out + b * x.size(1) * D : nullptr};
+  }
+};
+
 }  // namespace
 
 ShortConved short_conv(const ShortConv& conv) {
@@ -57,6 +120,14 @@ ShortConved short_conv(const ShortConv& conv) {
     x = x.masked_fill(valid.logical_not().unsqueeze(-1), 0).gather(1, order.unsqueeze(-1).expand({B, L, D}));
     if (border.defined()) border = border.gather(1, order);
     slot = valid.to(at::kLong).cumsum(1).sub_(1).clamp_min_(0).unsqueeze(-1).expand({B, L, D});
+  }
+  if (!conv.plain && !valid.defined() && !border.defined() && type == at::kFloat && x.is_cpu() && L > 0) {
+    const Tensor before = conv.state.defined() ? conv.state.to(type).transpose(1, 2) : x.new_zeros({B, W - 1, D});
+    const Tensor bias = conv.bias.defined() ? conv.bias.to(type) : x.new_zeros({D});
+    const Tensor out = FusedConv::apply(x, conv.weight.to(type).t(), bias, before, conv.silu);
+    const Tensor last = L >= W - 1 ? x.narrow(1, L - W + 1, W - 1) : at::cat({before.narrow(1, L, W - 1 - L), x}, 1);
+    // A copy: a view would keep the whole sequence alive in the state.
+    return {out.to(conv.x.scalar_type()), last.transpose(1, 2).contiguous()};
   }
   const Tensor before = conv.state.defined() ? conv.state.to(type).transpose(1, 2) : x.new_zeros({B, W - 1, D});
   const Tensor past = at::cat({before, x}, 1);  // [B, W-1+L, D]

@@ -13,6 +13,7 @@ struct ShortConv {
   Tensor state = {};  ///< [B, D, W-1] the last inputs, oldest first; undefined: zeros
   bool silu = false;  ///< the activation; otherwise none
   ScanLanes lanes = {};
+  bool plain = false;  ///< tests: never the fused path
 };
 
 struct ShortConved {
@@ -20,7 +21,8 @@ struct ShortConved {
   Tensor state = {};  ///< [B, D, W-1], in float32 or wider
 };
 
-/// Differentiable once in x, weight, bias, state.
+/// Differentiable once in x, weight, bias, state. In float32 on a CPU, without gaps or borders, it runs in
+/// kernels/short_conv.
 ShortConved short_conv(const ShortConv& conv);
 
 }  // namespace kinfolk

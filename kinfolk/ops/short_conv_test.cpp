@@ -89,6 +89,34 @@ TEST(ShortConvolution, GapsAreCrossedAndBordersAreNot) {
   }
 }
 
+// The kernel at lengths below, at and beyond the taps, at channels that no vector divides, on rows that lie apart.
+TEST(ShortConvolution, FusedAgreesWithPlain) {
+  for (const auto& [B, L, D, W] : std::vector<std::array<int64_t, 4>>{
+           {2, 1, 3, 4}, {1, 2, 16, 4}, {2, 3, 17, 4}, {2, 50, 64, 4}, {1, 33, 200, 3}, {2, 7, 5, 1}, {1, 9, 21, 9}}) {
+    for (const bool silu : {false, true}) {
+      const ShortConv wide = random_conv(B, L, D, W);
+      const auto run = [&](bool plain) {
+        ShortConv c = wide;
+        c.silu = silu, c.plain = plain;
+        Tensors in;
+        for (const Tensor& t : inputs_of(c)) in.push_back(reference::leaf(t.to(plain ? at::kDouble : at::kFloat)));
+        ShortConv given = with(c, in);
+        if (!plain) given.x = at::cat({in[0], in[0]}, 2).narrow(2, 0, c.x.size(2));
+        const ShortConved done = short_conv(given);
+        Tensors out{done.out, done.state}, cot;
+        for (const Tensor& t : reference::cotangents(out)) cot.push_back(t);
+        const Tensors slopes = reference::gradients(out, cot, in);
+        out.insert(out.end(), slopes.begin(), slopes.end());
+        return out;
+      };
+      const Tensors got = run(false), want = run(true);
+      for (size_t i = 0; i < got.size(); i++) {
+        reference::expect_near(got[i], want[i], 1e-5, text("L ", L, " D ", D, " W ", W, " tensor ", i));
+      }
+    }
+  }
+}
+
 TEST(ShortConvolution, EverySplitGivesTheSame) {
   ShortConv c = random_conv(2, 30, 3, 4);
   c.lanes.valid = at::rand({2, 30}) > 0.3;
