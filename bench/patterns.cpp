@@ -1,6 +1,7 @@
-// bench_patterns [length...]: patterns that are no interval of distances against the dense op at the same length,
-// interleaved, in CPU time on one thread: 8 heads of width 64, forward and forward with backward. Beside it how many
-// pairs the pattern shows, as a part of the causal ones: what a perfect kernel would need of the dense time.
+// bench_patterns [length or pattern...]: patterns that are no interval of distances against the dense op at the same
+// length, interleaved, in CPU time on one thread: 8 heads of width 64, forward, forward with backward, and a step of
+// one query over all keys. Beside it how many pairs the pattern shows, as a part of the causal ones: what a perfect
+// kernel would need of the dense time.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -44,6 +45,12 @@ struct Call {
     const Tensor out = run();
     torch::autograd::grad({out}, {q, k, v}, {at::ones_like(out)});
   }
+  void step() const {  ///< the last query against all keys, as a cache has them
+    const at::NoGradGuard guard;
+    const int64_t last = q.size(2) - 1;
+    attend({{q.narrow(2, last, 1)}}, q.narrow(2, last, 1), at.narrow(1, last, 1), {}, {{k, v, at, {}, {}, {}}}, {{{k}}},
+           plan);
+  }
   void forward() const {
     const at::NoGradGuard guard;
     run();
@@ -64,29 +71,51 @@ double share(const Pattern& pattern, int64_t length) {
 int main(int count, char** words) {
   at::set_num_threads(1);
   std::vector<int64_t> lengths;
-  for (int n = 1; n < count; ++n) lengths.push_back(std::atoll(words[n]));
+  std::vector<std::string> patterns;
+  for (int n = 1; n < count; ++n) {
+    if (std::atoll(words[n]) > 0) {
+      lengths.push_back(std::atoll(words[n]));
+    } else {
+      patterns.emplace_back(words[n]);
+    }
+  }
+  if (patterns.empty()) {
+    patterns = {"causal & window(256)",
+                "causal & (window(256) | stride(128))",
+                "causal & (block_local(128, 0) | fixed(128, 8))",
+                "causal & stride(128)",
+                "causal & (block_window(64, 1) | columns(64) | random(64, 3, 1))",
+                "causal & block_local(256, 256)",
+                "causal & (window(256) | columns(16))",
+                "causal & dilated(256, 4)",
+                "prefix(256) | causal & window(256)"};
+  }
   if (lengths.empty()) lengths = {4096, 4001};
   for (const int64_t length : lengths) {
     const int rounds = length > 8000 ? 1 : 3;
     const Call dense("causal", length, AttendPlan::By::automatic);
-    for (const char* pattern :
-         {"causal & window(256)", "causal & (window(256) | stride(128))",
-          "causal & (block_local(128, 0) | fixed(128, 8))", "causal & stride(128)",
-          "causal & (block_window(64, 1) | columns(64) | random(64, 3, 1))", "causal & block_local(256, 256)",
-          "causal & (window(256) | columns(16))", "causal & dilated(256, 4)", "prefix(256) | causal & window(256)"}) {
+    for (const auto& pattern : patterns) {
       const Call sparse(pattern, length, AttendPlan::By::automatic), tiled(pattern, length, AttendPlan::By::tiles);
       sparse.both(), dense.both();
-      std::vector<double> forward, both;
+      std::vector<double> forward, both, step;
       double ours = 0;
       for (int n = 0; n < rounds; ++n) {
         const double a = timed([&] { sparse.forward(); }), b = timed([&] { dense.forward(); });
         const double c = timed([&] { sparse.both(); }), d = timed([&] { dense.both(); });
         forward.push_back(a / b), both.push_back(c / d), ours = 1e3 * c;
       }
+      for (int n = 0; n < 9; ++n) {
+        const double a = timed([&] { sparse.step(); }), b = timed([&] { dense.step(); });
+        step.push_back(a / b);
+      }
+      const double step_in_tiles = 1e3 * timed([&] { tiled.step(); }), step_ms = 1e3 * timed([&] { sparse.step(); });
       const double in_tiles =
           length <= 5000 && !sparse.plan.pattern->interval() ? 1e3 * timed([&] { tiled.both(); }) : 0;
-      std::printf("%6ld  %-66s pairs %.3f   of dense: forward %.3f, both %.3f (%8.1f ms; in tiles %8.1f)\n", length,
-                  pattern, share(*sparse.plan.pattern, length), median(forward), median(both), ours, in_tiles);
+      std::printf(
+          "%6ld  %-66s pairs %.3f   of dense: forward %.3f, both %.3f, step %.3f (%8.1f ms; in tiles %8.1f; step %.2f, "
+          "in tiles %.2f)\n",
+          length, pattern.c_str(), share(*sparse.plan.pattern, length), median(forward), median(both), median(step),
+          ours, in_tiles, step_ms, step_in_tiles);
       std::fflush(stdout);
     }
   }

@@ -43,6 +43,11 @@ class Finder {
   std::unordered_map<int64_t, int64_t> map_;
 };
 
+/// Costs are measured in products of a fused call: reading a key costs as much as some of them, a call as many more,
+/// and the tiled path needs several times as long for each (measured at width 64 in float32).
+constexpr double kReadKey = 14, kCall = 12000, kTiled = 4;
+double work(double queries, double keys) { return (queries + kReadKey) * keys; }
+
 /// Queries of one group and the keys of each set that they see, as rows [lane * length + index].
 struct Item {
   std::vector<int64_t> queries;
@@ -52,7 +57,15 @@ struct Item {
     for (const auto& set : keys) sum += static_cast<int64_t>(set.size());
     return sum;
   }
-  int64_t pairs() const { return static_cast<int64_t>(queries.size()) * columns(); }
+  Span span;  ///< of the positions of the keys
+  /// About what attend costs on it: blocks of keys beyond the bounds of distance are skipped.
+  double cost(const View& view) const {
+    const double all = work(static_cast<double>(queries.size()), static_cast<double>(columns()));
+    if (view.nearest < -(int64_t{1} << 40) || view.farthest > int64_t{1} << 40) return all;
+    const double spread = static_cast<double>(span.high - span.low + 1);
+    const double blocks = 256 * spread / static_cast<double>(columns());  // what a block of keys covers
+    return all * std::min(1.0, (static_cast<double>(view.farthest - view.nearest) + blocks) / spread);
+  }
 };
 
 int64_t minus(int64_t a, int64_t b) {  // saturating
@@ -118,19 +131,27 @@ class Plan {
     return key_at_[set].row(row / n)[row % n];
   }
 
-  /// Score products of the tiled path, lanes aside.
+  /// About what the tiled path costs, for one lane.
   double tiled() const {
     double sum = 0;
-    const Layout layout(*call_.plan.pattern, call_.q_at, call_.q_document, call_.keys, call_.plan.query_tile,
-                        call_.plan.key_tile);
+    const int64_t rows = call_.plan.query_tile, few = std::max<int64_t>(1, length());
+    const int64_t columns = call_.plan.key_tile * std::max<int64_t>(1, rows / few);
+    const Layout layout(*call_.plan.pattern, call_.q_at, call_.q_document, call_.keys, rows, columns);
     for (int64_t block = 0; block < layout.query_blocks(); ++block)
       for (size_t s = 0; s < call_.keys.size(); ++s)
         for (int64_t b = 0; b < layout.key_blocks(s); ++b)
           if (layout.meet(block, s, b).any) {
-            sum += static_cast<double>(std::min(call_.plan.query_tile, length() - block * call_.plan.query_tile)) *
-                   static_cast<double>(std::min(call_.plan.key_tile, layout.set(s).length - b * call_.plan.key_tile));
+            sum +=
+                kCall / 8 + kTiled * work(static_cast<double>(std::min(rows, length() - block * rows)),
+                                          static_cast<double>(std::min(columns, layout.set(s).length - b * columns)));
           }
     return sum;
+  }
+  /// About what a band costs, for one lane.
+  double cost(const View& band) const {
+    const double reach = static_cast<double>(band.farthest) - static_cast<double>(band.nearest) + 256;
+    const double keys = std::min(reach, static_cast<double>(keys_.high - keys_.low + 1));
+    return kCall + work(1, keys) + static_cast<double>(length()) * keys;
   }
 
  private:
@@ -154,7 +175,7 @@ class Plan {
       last->at.add(at);
     }
     for (const auto& [key, group] : groups) {
-      Item item{group.queries, {}};
+      Item item{group.queries, {}, {}};
       for (size_t s = 0; s < finders.size(); ++s) {
         const Finder& finder = finders[s];
         item.keys.emplace_back();
@@ -164,6 +185,7 @@ class Plan {
         for (const int64_t position : view.keys(lane, key, low, high))
           if (const int64_t n = finder.find(position); n >= 0) {
             item.keys.back().push_back(lane * call_.keys[s].at.size(1) + n);
+            item.span.add(position);
           }
       }
       if (item.columns() > 0) out.push_back(std::move(item));
@@ -338,13 +360,16 @@ std::optional<Read> attend_by_views(const AttendArguments& given) {
   const auto views = compile(given.plan.pattern, plan.queries(), plan.keys());
   if (!views) return {};
   std::vector<std::vector<Item>> items;
-  double pairs = 0;
+  double bands = 0, grouped = 0;
   for (const View& view : *views) {
     items.push_back(view.band() ? std::vector<Item>{} : plan.items(view));
-    for (const Item& item : items.back()) pairs += static_cast<double>(item.pairs()) + 4096;
+    (view.band() ? bands : grouped) += view.band() ? plan.cost(view) : kCall;
+    for (const Item& item : items.back()) grouped += item.cost(view);
   }
-  const double tiled = given.plan.by == AttendPlan::By::views ? INFINITY : plan.tiled();
-  if (pairs / static_cast<double>(given.q_at.size(0)) > 2 * tiled) return {};
+  if (given.plan.by == AttendPlan::By::automatic &&
+      bands + grouped / static_cast<double>(given.q_at.size(0)) > plan.tiled()) {
+    return {};
+  }
 
   const c10::impl::ExcludeDispatchKeyGuard own_types(c10::autocast_dispatch_keyset);
   const Whole whole(given);
