@@ -52,9 +52,9 @@ std::optional<int64_t> HeadPatterns::horizon() const {
   return farthest;
 }
 
-HeadPatterns HeadPatterns::with(const std::map<std::string, Tensor>& facts) const {
+HeadPatterns HeadPatterns::with(const std::map<std::string, Tensor>& facts, int64_t lanes) const {
   HeadPatterns out;
-  for (const auto& pattern : each) out.each.push_back(fill_in(pattern, facts));
+  for (const auto& pattern : each) out.each.push_back(fill_in(pattern, facts, lanes));
   return out;
 }
 

@@ -14,7 +14,7 @@ struct HeadPatterns {
   bool causal() const { return nearest() >= 0; }
   bool relative() const;
   std::optional<int64_t> horizon() const;  ///< of the one that sees farthest; none: some sees all keys
-  HeadPatterns with(const std::map<std::string, Tensor>& facts) const;
+  HeadPatterns with(const std::map<std::string, Tensor>& facts, int64_t lanes) const;
   std::string text() const;  ///< the patterns, each once, with ; between them
 
   /// Visible pairs of the queries [from, from + length) of one lane, a mean over the heads. A causal query at t may

@@ -117,8 +117,14 @@ Node Named::with(const FactMap& facts) const {
   return filled ? std::make_shared<Named>(name_, filled) : nullptr;
 }
 
-Node fill_in(const Node& pattern, const FactMap& facts) {
+Node fill_in(const Node& pattern, const FactMap& facts, int64_t lanes) {
   const Node filled = pattern->with(facts);
+  for (const char* name : {"prefix", "global"}) {
+    const auto fact = facts.find(name);
+    if (filled && lanes >= 0 && fact != facts.end() && fact->second.size(0) != lanes) {
+      fail("[pattern] expected the fact \"", name, "\" for ", lanes, " lanes; found ", fact->second.sizes());
+    }
+  }
   return filled ? filled : pattern;
 }
 

@@ -82,8 +82,8 @@ struct Pattern {
 std::shared_ptr<const Pattern> parse_pattern(const std::string& text, const Value* let = nullptr,
                                              const Place& place = {});
 
-/// What `pattern` is for one batch: the facts it reads are filled in.
+/// What `pattern` is for one batch of `lanes` lanes (-1: any number): the facts it reads are filled in.
 std::shared_ptr<const Pattern> fill_in(const std::shared_ptr<const Pattern>& pattern,
-                                       const std::map<std::string, Tensor>& facts);
+                                       const std::map<std::string, Tensor>& facts, int64_t lanes = -1);
 
 }  // namespace kinfolk

@@ -217,7 +217,7 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
     }
   }
   AttendPlan plan;
-  set_pattern(plan, pattern_.with(facts));
+  set_pattern(plan, pattern_.with(facts, at.size(0)));
   for (const auto& step : score) plan.score.push_back(step.get());
   plan.dropout = dropout;
   plan.seed = seed;

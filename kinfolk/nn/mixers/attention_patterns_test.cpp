@@ -95,6 +95,7 @@ TEST(AttentionPatterns, FactsOfTheBatchAreRead) {
   const auto causal = make_attention("", 8, 2), fixed = make_attention("pattern = \"prefix(4) | causal\"", 8, 2);
   EXPECT_LE(apart(out[0], run(*fixed, {x}, {9})[0]), 1e-12);
   EXPECT_LE(apart(out[1], run(*causal, {x}, {9})[1]), 1e-12);
+  EXPECT_THROW(with(x, {{"prefix", at::tensor({4, 0, 1}, at::kLong)}}), Error);
   EXPECT_LE(apart(with(x, {}), run(*causal, {x}, {9})), 1e-12);
   EXPECT_GT(apart(out[0], run(*causal, {x}, {9})[0]), 1e-3);
 }

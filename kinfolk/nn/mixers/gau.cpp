@@ -89,7 +89,7 @@ std::vector<KeyBand> Gau::key_bands(const Tensor& k, const Tensor& at) {
 }
 
 Read Gau::look(const Tensor& q, const Tensor& at, const Pass& pass, const Keys& keys) {
-  const auto pattern = fill_in(pattern_, pass.batch.facts);
+  const auto pattern = fill_in(pattern_, pass.batch.facts, at.size(0));
   const auto s = static_cast<double>(gamma.size(1));
   const auto made = key_bands(keys.k, keys.at);
   if (options_.form == "softmax" || options_.form == "softmax_plus") {
