@@ -14,7 +14,8 @@ GatedRetention::GatedRetention(const Options& options, const Context& context)
 }
 
 void GatedRetention::prepare(DecayScan& scan, const Tensor& x, Pass&) {
-  scan.gate.key = at::log_sigmoid(decay_->forward(x).to(decay_->weight.scalar_type())).transpose(1, 2) / tau_;  // [B, H, L]
+  scan.gate.key =
+      at::log_sigmoid(decay_->forward(x).to(decay_->weight.scalar_type())).transpose(1, 2) / tau_;  // [B, H, L]
   scan.gate.log = true;
 }
 

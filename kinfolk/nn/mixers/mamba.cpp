@@ -10,7 +10,7 @@ namespace kinfolk {
 
 Mamba::Mamba(const Options& options, const Context& context)
     : options_(options),
-      channels_(options.expand * context.size.width),
+      channels_(options.expand > 0 ? options.expand * context.size.width : std::max<int64_t>(1, context.size.feed / 2)),
       rank_(options.rank > 0 ? options.rank : (context.size.width + 15) / 16) {
   const int64_t D = context.size.width, E = channels_, N = options.states;
   in_ = register_module("in", std::make_shared<Linear>(context, D, 2 * E, false));

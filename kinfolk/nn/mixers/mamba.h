@@ -7,14 +7,14 @@ namespace kinfolk {
 
 /// x, z = W_in u; x <- silu(conv(x)); r, B, C = W_select x; d = softplus(W_step r + b_step); A = -exp(a_log);
 /// h_t = exp(d_t A) h_{t-1} + d_t B_t x_t, y_t = (C_t h_t + skip x_t) silu(z_t); out = W_out y   (Gu and Dao 2023,
-/// arXiv 2312.00752). E = expand D channels, N states each, r of rank R.
+/// arXiv 2312.00752). E channels, N states each, r of rank R.
 /// Submodules: in (Linear [2 E, D], x then z), select (Linear [R + 2 N, E], r, B, C), step (Linear [E, R], with bias),
 /// out (Linear [D, E]); parameters conv [E, W] (last tap: the current token), conv_bias [E], a_log [E, N], skip [E].
 /// State: state [B, E, N]; past [B, E, W-1], the last inputs of the convolution, oldest first.
 class Mamba : public Branch {
  public:
   struct Options {
-    int64_t expand = 2;
+    int64_t expand = 0;
     int64_t states = 16;
     int64_t conv = 4;
     int64_t rank = 0;
@@ -22,7 +22,8 @@ class Mamba : public Branch {
     int64_t chunk = 64;
     template <class V>
     void fields(V&& visit) {
-      visit("expand", expand, "channels E as a multiple of the model width", at_least(1));
+      visit("expand", expand,
+            "channels E as a multiple of the model width; 0: half the size's feed-forward width, so 2 D", at_least(0));
       visit("states", states, "states N of a channel", at_least(1));
       visit("conv", conv, "taps of the short convolution", at_least(1));
       visit("rank", rank, "rank R of the step sizes; 0: a sixteenth of the model width", at_least(0));

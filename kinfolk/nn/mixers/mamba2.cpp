@@ -10,8 +10,11 @@ namespace kinfolk {
 
 Mamba2::Mamba2(const Options& options, const Context& context)
     : options_(options),
-      channels_(options.expand * context.size.width),
-      heads_(options.heads > 0 ? options.heads : options.expand * context.size.heads),
+      heads_(options.heads > 0    ? options.heads
+             : options.expand > 0 ? options.expand * context.size.heads
+                                  : 2 * context.size.heads),
+      channels_(options.expand > 0 ? options.expand * context.size.width
+                                   : std::max(heads_, context.size.feed / 2 / heads_ * heads_)),
       mixed_(channels_ + 2 * options.groups * options.states) {
   const auto divides = [&](const char* key, int64_t part, const char* what, int64_t whole) {
     if (whole % part != 0) {

@@ -16,7 +16,7 @@ namespace kinfolk {
 class Mamba2 : public Branch {
  public:
   struct Options {
-    int64_t expand = 2;
+    int64_t expand = 0;
     int64_t heads = 0;
     int64_t states = 64;
     int64_t groups = 1;
@@ -26,8 +26,11 @@ class Mamba2 : public Branch {
     int64_t chunk = 64;
     template <class V>
     void fields(V&& visit) {
-      visit("expand", expand, "channels E as a multiple of the model width", at_least(1));
-      visit("heads", heads, "heads H; 0: expand times those of the size", at_least(0));
+      visit(
+          "expand", expand,
+          "channels E as a multiple of the model width; 0: half the size's feed-forward width, so 2 D, in whole heads",
+          at_least(0));
+      visit("heads", heads, "heads H; 0: twice those of the size, or expand times", at_least(0));
       visit("states", states, "states N of a channel", at_least(1));
       visit("groups", groups, "groups G of heads that share B and C", at_least(1));
       visit("norm_groups", norm_groups, "parts of the channels that are normalised by themselves", at_least(1));
@@ -48,7 +51,7 @@ class Mamba2 : public Branch {
 
  private:
   Options options_;
-  int64_t channels_, heads_, mixed_;  // E, H, E + 2 G N
+  int64_t heads_, channels_, mixed_;  // H, E, E + 2 G N
   std::shared_ptr<Linear> in_, out_;
   Tensor conv_, conv_bias_, rate_log_, skip_, step_bias_, norm_weight_;
 };

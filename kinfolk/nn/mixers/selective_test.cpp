@@ -105,6 +105,7 @@ TEST(MambaMixer, GoldenBlock) {
     for (const auto type : {at::kFloat, at::kDouble}) {
       for (const bool cut : {false, true}) {
         Mamba::Options o;
+        o.expand = 2;
         o.states = one.at("param.A_log").size(1), o.rank = one.at("param.dt_proj").size(1);
         o.conv = one.at("param.conv_weight").size(1);
         Mamba mixer(o, small_context(one.at("in.x").size(2), 1, type));
@@ -153,6 +154,7 @@ TEST(Mamba2Mixer, GoldenBlock) {
 
 TEST(Mamba2Mixer, RefusesWhatDoesNotDivide) {
   Mamba2::Options o;
+  o.expand = 2;
   o.heads = 5;
   EXPECT_THROW(Mamba2(o, small_context()), Error);
   o.heads = 4, o.groups = 3;
