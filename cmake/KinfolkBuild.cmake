@@ -22,6 +22,11 @@ if(KINFOLK_LINKER STREQUAL "auto")
     if(KINFOLK_LD_${_ld})
       add_link_options(-fuse-ld=${_ld})
       message(STATUS "Linker: ${_ld}")
+      if(_ld STREQUAL mold)
+        # mold 1 counts .tbss, which has no page of its own, into the read-only-after-relocation segment. Where it falls just
+        # before a page's start the loader then protects a page that is not there, and the program does not start.
+        add_link_options(-Wl,-z,norelro)
+      endif()
       break()
     endif()
   endforeach()
