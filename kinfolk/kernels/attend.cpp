@@ -6,7 +6,9 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <utility>
 
+#include "kinfolk/kernels/attend_drop.h"
 #include "kinfolk/kernels/attend_sight.h"
 #include "kinfolk/kernels/isa.h"
 

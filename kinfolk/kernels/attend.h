@@ -21,23 +21,36 @@ struct Whole {
   const int64_t* row(int64_t b) const { return data ? data + b * lane : nullptr; }
 };
 
+/// Queries that meet the keys of the same band where nearest <= i - j <= farthest.
+struct AttendBand {
+  Strided<const float> q;  ///< [B, H, L, d]
+  float scale = 1;
+  int64_t nearest = INT64_MIN, farthest = INT64_MAX;
+  Strided<float> dq;  ///< null: not wanted
+};
+struct AttendKeys {
+  Strided<const float> k;  ///< [B, G, S, d]; null: nothing of the set is seen in this band
+  Strided<float> dk;       ///< zeroed by the caller; null: not wanted
+};
+
 struct AttendSet {
-  Strided<const float> k, v;  ///< [B, G, S, d], [B, G, S, e]
+  std::vector<AttendKeys> keys;  ///< one a band
+  Strided<const float> v;        ///< [B, G, S, e]
   int64_t length = 0;
-  Whole at, document;     ///< [B, S]; positions below 0 are never seen
-  Whole from, until;      ///< [B, L]: from <= at < until
-  Strided<float> dk, dv;  ///< zeroed by the caller; null: not wanted
+  Whole at, document;  ///< [B, S]; positions below 0 are never seen
+  Whole name;          ///< [B, S], for dropout
+  Whole from, until;   ///< [B, L]: from <= at < until
+  Strided<float> dv;   ///< zeroed by the caller; null: not wanted
 };
 
 /// out_i = sum_j softmax_j(s_ij) v_j over the visible keys of all sets, lse_i = log sum_j exp(s_ij), with
-/// s_ij = scale q_i . k_j + table[i - j] + by_scale p_i . r_(i-j). A row that sees nothing: out 0, lse -inf.
+/// s_ij = scale q_i . k_j + table[i - j] + by_scale p_i . r_(i-j), q, k and scale those of the band that the distance
+/// lies in. A row that sees nothing: out 0, lse -inf.
 struct Attend {
   int64_t batch = 0, heads = 0, groups = 0, length = 0, width = 0, value_width = 0;
-  float scale = 1;
-  Strided<const float> q;
+  std::vector<AttendBand> bands;  ///< disjoint; other distances are not seen
   Whole q_at, q_document;
   std::vector<AttendSet> sets;
-  int64_t nearest = INT64_MIN, farthest = INT64_MAX;  ///< visible distances
 
   // Scores by distance: the distances `lowest` to `lowest` + distances - 1, which hold those of all visible pairs.
   int64_t lowest = 0, distances = 0;
@@ -49,13 +62,20 @@ struct Attend {
   float by_scale = 1;
   const float *by_panels = nullptr, *by_rows = nullptr;  ///< as attend_pack_by makes them, a head after another
 
+  // Dropout of the weights (attend_drop.h): out_i = sum_j softmax_j kept_ij v_j / keep.
+  float keep = 1;  ///< 1 - rate; 1: none
+  int32_t drop_limit = 0;
+  uint64_t seed = 0;
+  Whole q_name;                        ///< [B, L]
+  const int64_t* head_name = nullptr;  ///< [H]; null: 0, 1, ...
+
   Strided<float> out;    ///< [B, H, L, e]
   float* lse = nullptr;  ///< [B, H, L]
 
   // Backward: `out` and `lse` are read.
   Strided<const float> d_out;
   const float* d_lse = nullptr;  ///< [B, H, L] or null
-  Strided<float> dq, d_by;       ///< null: not wanted
+  Strided<float> d_by;           ///< null: not wanted
   float* d_table = nullptr;      ///< laid out like `table`, zeroed by the caller
   float* d_by_rows = nullptr;    ///< laid out like `by_rows`, zeroed by the caller
   std::mutex* lock = nullptr;    ///< held while those two are added to

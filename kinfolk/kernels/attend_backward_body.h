@@ -1,24 +1,29 @@
 // The backward pass of attend_body.h: tiles of keys outside, tiles of queries inside. With w = 2^(s - lse):
-// dV = w^T dO, ds = w (dO V^T - rowsum(dO out) + dlse).
+// dV = w^T dO, ds = w (dO V^T - rowsum(dO out) + dlse). With dropout, dO V^T and the w of dV are 0 where it is dropped
+// and divided by `keep`, which dO is beforehand.
 
 /// One head's queries, packed, and what is summed over tiles of keys.
 struct BackwardHead {
-  float *q, *g, *by, *dq, *d_by;  ///< [L, padded]; q and by as in the forward pass, g of out
+  std::vector<float*> q, dq;  ///< of each band [L, padded], q as in the forward pass
+  float *g, *by, *d_by;       ///< [L, padded]; by as in the forward pass, g of out over keep
   float *lse, *delta;             ///< [L]; lse in log2, +inf where a query saw nothing
   float *d_table, *d_by_rows;     ///< this thread's sums, or null
 };
 
 /// One tile of keys.
 struct BackwardKeys {
-  float *k_panels, *v_panels, *k, *dk, *dv;
+  float *k_panels, *v_panels, *k, *dk, *dv;  ///< k, dk of one band
 };
 
 inline void pack_head(const Head& head, BackwardHead& x) {
   const Attend& a = head.a;
   const auto tokens = [&](const Strided<const float>& t) { return Tokens{t.at(head.lane, head.head), t.row, nullptr}; };
   const int64_t L = a.length, first = (head.lane * a.heads + head.head) * L;
-  pack_rows(tokens(a.q), 0, L, a.width, head.width, a.scale * kLog2e, x.q);
-  pack_rows(tokens(a.d_out), 0, L, a.value_width, head.value_width, 1, x.g);
+  for (size_t b = 0; b < a.bands.size(); b++) {
+    pack_rows(tokens(a.bands[b].q), 0, L, a.width, head.width, a.bands[b].scale * kLog2e, x.q[b]);
+    if (x.dq[b]) std::memset(x.dq[b], 0, static_cast<size_t>(L * head.width) * 4);
+  }
+  pack_rows(tokens(a.d_out), 0, L, a.value_width, head.value_width, 1 / a.keep, x.g);
   if (x.by) pack_rows(tokens(a.by), 0, L, a.by_width, head.by_width, a.by_scale * kLog2e, x.by);
   for (int64_t i = 0; i < L; i++) {
     const bool empty = a.lse[first + i] == kNever;
@@ -29,9 +34,9 @@ inline void pack_head(const Head& head, BackwardHead& x) {
     for (; e + KINFOLK_LANES <= a.value_width; e += KINFOLK_LANES) sum = sum + load(out + e) * load(g + e);
     float delta = total(sum);
     for (; e < a.value_width; e++) delta += out[e] * g[e];
+    delta *= a.keep;
     x.delta[i] = empty ? 0 : a.d_lse ? delta - a.d_lse[first + i] : delta;
   }
-  if (x.dq) std::memset(x.dq, 0, static_cast<size_t>(L * head.width) * 4);
   if (x.d_by) std::memset(x.d_by, 0, static_cast<size_t>(L * head.by_width) * 4);
 }
 
@@ -79,12 +84,14 @@ inline void scattered_backward(const Head& head, const QueryTile& q, const KeyTi
   }
 }
 
-inline void backward_tile(const Head& head, const QueryTile& q, size_t set, const KeyTile& k, TileSight& sight,
-                          const BackwardHead& x, const BackwardKeys& t, float* s, float* ds) {
+inline void backward_tile(const Head& head, const QueryTile& q, size_t set, size_t band, const KeyTile& k,
+                          TileSight& sight, const BackwardHead& x, const BackwardKeys& t, float* s, float* ds) {
   const Attend& a = head.a;
   const int64_t width = head.width, values = head.value_width;
-  const float *qs = x.q + q.first * width, *g = x.g + q.first * values;
+  const float *qs = x.q[band] + q.first * width, *g = x.g + q.first * values;
   head.complete_mask(q, k, set, sight, x.by ? x.by + q.first * head.by_width : nullptr);
+  Drops drops;
+  head.draw(q, k, set, drops);
   for (int n = 0; n < sight.strips; n++) {
     const Strip& strip = sight.strip[n];
     const int64_t columns = strip.end - strip.begin, seen = std::min(strip.end, k.count) - strip.begin;
@@ -103,18 +110,16 @@ inline void backward_tile(const Head& head, const QueryTile& q, size_t set, cons
         weights_row<table, part>(line, strip.begin, strip.end, row, x.lse[q.first + r]);
       });
     }
-    if (t.dv) {
-      product<Into::add>(seen, values, strip.rows, s + at, 1, kStride, g + strip.row * values, values,
-                         t.dv + strip.begin * values, values);
-    }
     panel_product<Into::set>(strip.rows, columns, a.value_width, g + strip.row * values, values, t.v_panels,
                              strip.begin, panel_stride(a.value_width), ds + at, kStride);
     for (int64_t r = strip.row; r < strip.row + strip.rows; r++) {
       const Lane delta = all(x.delta[q.first + r]);
       float *line = ds + r * kStride, *weight = s + r * kStride;
+      if (a.keep < 1) drop_row(line, strip.begin, strip.end, drops, r);
       for (int64_t c = strip.begin; c < strip.end; c += KINFOLK_LANES) {
         store(line + c, load(weight + c) * (load(line + c) - delta));
       }
+      if (a.keep < 1) drop_row(weight, strip.begin, strip.end, drops, r);
       if (x.d_table && sight.affine && (sight.full || sight.low[r] < sight.high[r])) {
         float* sum = x.d_table + head.column(q.at[r] - k.at.low);
         for (int64_t c = strip.begin; c < strip.end; c += KINFOLK_LANES) store(sum + c, load(sum + c) + load(line + c));
@@ -126,13 +131,17 @@ inline void backward_tile(const Head& head, const QueryTile& q, size_t set, cons
         }
       }
     }
+    if (t.dv) {
+      product<Into::add>(seen, values, strip.rows, s + at, 1, kStride, g + strip.row * values, values,
+                         t.dv + strip.begin * values, values);
+    }
     if (t.dk) {
       product<Into::add>(seen, width, strip.rows, ds + at, 1, kStride, qs + strip.row * width, width,
                          t.dk + strip.begin * width, width);
     }
-    if (x.dq) {
+    if (x.dq[band]) {
       product<Into::add>(strip.rows, width, seen, ds + at, kStride, 1, t.k + strip.begin * width, width,
-                         x.dq + (q.first + strip.row) * width, width);
+                         x.dq[band] + (q.first + strip.row) * width, width);
     }
     if (head.by_panels && sight.affine) by_backward(head, q, k, sight, strip, ds, x);
   }
@@ -169,9 +178,12 @@ void backward(const Attend& a, int64_t begin, int64_t end) {
   t.k = scratch.take(kAttendColumns * head.width);
   float *dk = scratch.take(kAttendColumns * head.width), *dv = scratch.take(kAttendColumns * head.value_width);
   BackwardHead x{};
-  x.q = scratch.take(L * head.width), x.g = scratch.take(L * head.value_width);
+  for (const AttendBand& band : a.bands) {
+    x.q.push_back(scratch.take(L * head.width));
+    x.dq.push_back(band.dq.data ? scratch.take(L * head.width) : nullptr);
+  }
+  x.g = scratch.take(L * head.value_width);
   x.lse = scratch.take(L), x.delta = scratch.take(L);
-  if (a.dq.data) x.dq = scratch.take(L * head.width);
   if (a.by_panels) x.by = scratch.take(L * head.by_width);
   if (a.d_by.data) x.d_by = scratch.take(L * head.by_width);
   std::vector<float*> tables(static_cast<size_t>(shared)), rows(static_cast<size_t>(shared));
@@ -191,36 +203,50 @@ void backward(const Attend& a, int64_t begin, int64_t end) {
       x.d_table = tables[static_cast<size_t>(n)], x.d_by_rows = rows[static_cast<size_t>(n)];
       pack_head(head, x);
       for (size_t set = 0; set < head.sets.size(); set++) {
-        const AttendSet& keys = a.sets[set];
+        const Strided<float>& d_values = a.sets[set].dv;
         for (const KeyTile& k : head.sets[set].tiles) {
-          bool met = false;
-          for (const QueryTile& q : queries) {
-            if (!meet(a, lane, q, set, head.sets[set], k, sight)) continue;
-            if (!met) {
-              met = true;
-              pack_panels(head.keys(set, group), k.first, k.count, a.width, panel_stride(a.width), t.k_panels);
-              pack_panels(head.values(set, group), k.first, k.count, a.value_width, panel_stride(a.value_width),
-                          t.v_panels);
-              pack_rows(head.keys(set, group), k.first, k.count, a.width, head.width, 1, t.k);
-              t.dk = keys.dk.data ? dk : nullptr, t.dv = keys.dv.data ? dv : nullptr;
-              std::memset(dk, 0, static_cast<size_t>(k.count * head.width) * 4);
-              std::memset(dv, 0, static_cast<size_t>(k.count * head.value_width) * 4);
+          const int64_t* index = head.sets[set].index;
+          const auto add_rows = [&](const float* from, int64_t width, int64_t padded, float factor,
+                                    const Strided<float>& to) {
+            for (int64_t c = 0; c < k.count; c++) {
+              const int64_t j = index ? index[k.first + c] : k.first + c;
+              write_row(from + c * padded, width, factor, true, to.at(lane, group) + j * to.row);
             }
-            backward_tile(head, q, set, k, sight, x, t, s, ds);
-          }
-          if (!met) continue;
-          for (int64_t c = 0; c < k.count; c++) {
-            const int64_t* index = head.sets[set].index;
-            const int64_t j = index ? index[k.first + c] : k.first + c;
-            if (t.dk) write_row(dk + c * head.width, a.width, kLn2, true, keys.dk.at(lane, group) + j * keys.dk.row);
-            if (t.dv) {
-              write_row(dv + c * head.value_width, a.value_width, 1, true, keys.dv.at(lane, group) + j * keys.dv.row);
+          };
+          bool any = false;
+          for (size_t b = 0; b < a.bands.size(); b++) {
+            const Strided<float>& d_keys = a.sets[set].keys[b].dk;
+            bool met = false;
+            for (const QueryTile& q : queries) {
+              if (!meet(a, lane, b, q, set, head.sets[set], k, sight)) continue;
+              if (!any) {
+                pack_panels(head.values(set, group), k.first, k.count, a.value_width, panel_stride(a.value_width),
+                            t.v_panels);
+                t.dv = d_values.data ? dv : nullptr;
+                std::memset(dv, 0, static_cast<size_t>(k.count * head.value_width) * 4);
+              }
+              if (!met) {
+                const Tokens keys = head.keys(set, b, group);
+                pack_panels(keys, k.first, k.count, a.width, panel_stride(a.width), t.k_panels);
+                pack_rows(keys, k.first, k.count, a.width, head.width, 1, t.k);
+                t.dk = d_keys.data ? dk : nullptr;
+                std::memset(dk, 0, static_cast<size_t>(k.count * head.width) * 4);
+              }
+              any = met = true;
+              backward_tile(head, q, set, b, k, sight, x, t, s, ds);
             }
+            if (met && t.dk) add_rows(dk, a.width, head.width, kLn2, d_keys);
           }
+          if (any && t.dv) add_rows(dv, a.value_width, head.value_width, 1, d_values);
+        }
+      }
+      for (size_t b = 0; b < a.bands.size(); b++) {
+        const Strided<float>& to = a.bands[b].dq;
+        for (int64_t i = 0; i < L && to.data; i++) {
+          write_row(x.dq[b] + i * head.width, a.width, a.bands[b].scale, false, to.at(lane, h) + i * to.row);
         }
       }
       for (int64_t i = 0; i < L; i++) {
-        if (x.dq) write_row(x.dq + i * head.width, a.width, a.scale, false, a.dq.at(lane, h) + i * a.dq.row);
         if (x.d_by) {
           write_row(x.d_by + i * head.by_width, a.by_width, a.by_scale, false, a.d_by.at(lane, h) + i * a.d_by.row);
         }

@@ -26,6 +26,7 @@ struct Head {
   int64_t lane = -1, head = 0;
   std::vector<SetSight> sets;
   const float *table = nullptr, *by_panels = nullptr, *by_rows = nullptr;
+  uint64_t drop_words = 0;  ///< of the head
 
   explicit Head(const Attend& a)
       : a(a),
@@ -36,6 +37,7 @@ struct Head {
   bool move(int64_t to_lane, int64_t to_head) {
     head = to_head;
     if (a.table) table = a.table + to_head * a.table_head;
+    if (a.keep < 1) drop_words = drop_head(a.seed, a.head_name ? a.head_name[to_head] : to_head);
     if (a.by_panels) {
       by_panels = a.by_panels + to_head * attend_panels_size(a.distances, a.by_width);
       by_rows = a.by_rows + to_head * attend_rows_size(a.distances, a.by_width);
@@ -46,7 +48,10 @@ struct Head {
     return true;
   }
   int64_t column(int64_t distance) const { return attend_column(a.lowest, a.distances, distance); }
-  Tokens keys(size_t s, int64_t group) const { return {a.sets[s].k.at(lane, group), a.sets[s].k.row, sets[s].index}; }
+  Tokens keys(size_t s, size_t band, int64_t group) const {
+    const auto& k = a.sets[s].keys[band].k;
+    return {k.at(lane, group), k.row, sets[s].index};
+  }
   Tokens values(size_t s, int64_t group) const { return {a.sets[s].v.at(lane, group), a.sets[s].v.row, sets[s].index}; }
 
   /// Adds p_i . r_(i-j) to the scores of a strip; p [rows, by_width].
@@ -74,6 +79,19 @@ struct Head {
         if (table) mask[c] += table[y];
         if (by_rows) mask[c] += dot(p + r * by_width, by_rows + y * by_width, by_width);
       }
+    }
+  }
+
+  /// Of a tile.
+  void draw(const QueryTile& q, const KeyTile& k, size_t set, Drops& out) const {
+    if (a.keep == 1) return;
+    out.limit = a.drop_limit;
+    const int64_t *queries = a.q_name.row(lane) + q.first, *keys = a.sets[set].name.row(lane);
+    for (int64_t r = 0; r < q.count; r++) out.query[r] = drop_query(drop_words, queries[r]);
+    for (int64_t c = 0; c < k.count; c++) {
+      const int64_t j = sets[set].index ? sets[set].index[k.first + c] : k.first + c;
+      const DropWords words = drop_key(keys[j]);
+      out.key_a[c] = words.a, out.key_b[c] = words.b;
     }
   }
 

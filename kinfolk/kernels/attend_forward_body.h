@@ -10,33 +10,36 @@ class Packed {
     for (size_t s = 0; s < parts_.size(); s++) {
       Part& part = parts_[s];
       const int64_t tiles = static_cast<int64_t>(head_.sets[s].tiles.size());
-      part.done.assign(static_cast<size_t>(tiles), 0);
+      part.done.assign(static_cast<size_t>(tiles) * (bands() + 1), 0);
       // Rows of values that lie together are read where they lie.
       part.copies = head_.sets[s].index || head_.a.value_width % 16 != 0 ||
                     (!direct_ && head_.a.sets[s].v.row != head_.value_width);
       if (tiles > part.room) {
         part.room = tiles;
-        if (!direct_) part.panels = scratch_.take(tiles * (kAttendColumns / 16) * panel_stride(head_.a.width));
+        part.panels.assign(bands(), nullptr);
+        for (size_t b = 0; b < bands() && !direct_; b++) {
+          if (!head_.a.sets[s].keys[b].k.data) continue;
+          part.panels[b] = scratch_.take(tiles * (kAttendColumns / 16) * panel_stride(head_.a.width));
+        }
         part.rows = nullptr;
       }
       if (part.copies && !part.rows) part.rows = scratch_.take(part.room * kAttendColumns * head_.value_width);
     }
   }
-  void need(size_t s, size_t t) {
+  void need(size_t s, size_t t, size_t band) {
     Part& part = parts_[s];
-    if (part.done[t]) return;
-    part.done[t] = 1;
+    char* done = part.done.data() + t * (bands() + 1);  // keys of each band, then values
     const KeyTile& k = head_.sets[s].tiles[t];
-    if (!direct_) {
-      pack_panels(head_.keys(s, group_), k.first, k.count, head_.a.width, panel_stride(head_.a.width),
-                  part.panels + k.first / 16 * panel_stride(head_.a.width));
+    if (!direct_ && !std::exchange(done[band], 1)) {
+      pack_panels(head_.keys(s, band, group_), k.first, k.count, head_.a.width, panel_stride(head_.a.width),
+                  part.panels[band] + k.first / 16 * panel_stride(head_.a.width));
     }
-    if (part.copies) {
+    if (part.copies && !std::exchange(done[bands()], 1)) {
       pack_rows(head_.values(s, group_), k.first, k.count, head_.a.value_width, head_.value_width, 1,
                 part.rows + k.first * head_.value_width);
     }
   }
-  const float* panels(size_t s) const { return parts_[s].panels; }
+  const float* panels(size_t s, size_t band) const { return parts_[s].panels[band]; }
   const float* rows(size_t s, const KeyTile& k) const {
     return parts_[s].copies ? parts_[s].rows + k.first * head_.value_width
                             : head_.values(s, group_).data + k.first * head_.a.sets[s].v.row;
@@ -44,8 +47,11 @@ class Packed {
   int64_t stride(size_t s) const { return parts_[s].copies ? head_.value_width : head_.a.sets[s].v.row; }
 
  private:
+  size_t bands() const { return head_.a.bands.size(); }
+
   struct Part {
-    float *panels = nullptr, *rows = nullptr;
+    std::vector<float*> panels;
+    float* rows = nullptr;
     int64_t room = 0;
     bool copies = false;
     std::vector<char> done;
@@ -58,7 +64,8 @@ class Packed {
 };
 
 struct ForwardTile {
-  float *q, *by, *s, *out, *sum;
+  std::vector<float*> q;  ///< of each band
+  float *by, *s, *out, *sum;
   float highest[kAttendRows];
 };
 
@@ -72,16 +79,18 @@ inline void few_scores(const Tokens& keys, const KeyTile& k, const Strip& strip,
 }
 
 inline void forward_tile(const Head& head, const Packed& packed, bool few, int64_t group, const QueryTile& q,
-                         size_t set, const KeyTile& k, TileSight& sight, ForwardTile& t) {
+                         size_t set, size_t band, const KeyTile& k, TileSight& sight, ForwardTile& t) {
   head.complete_mask(q, k, set, sight, t.by);
+  Drops drops;
+  head.draw(q, k, set, drops);
   for (int n = 0; n < sight.strips; n++) {
     const Strip& strip = sight.strip[n];
     float* s = t.s + strip.row * kStride;
     if (few) {
-      few_scores(head.keys(set, group), k, strip, head.width, t.q, t.s);
+      few_scores(head.keys(set, band, group), k, strip, head.width, t.q[band], t.s);
     } else {
-      panel_product<Into::set>(strip.rows, strip.end - strip.begin, head.a.width, t.q + strip.row * head.width,
-                               head.width, packed.panels(set), k.first + strip.begin, panel_stride(head.a.width),
+      panel_product<Into::set>(strip.rows, strip.end - strip.begin, head.a.width, t.q[band] + strip.row * head.width,
+                               head.width, packed.panels(set, band), k.first + strip.begin, panel_stride(head.a.width),
                                s + strip.begin, kStride);
     }
     if (head.by_panels) head.add_by(q, k, sight, strip, t.by, t.s);
@@ -101,6 +110,7 @@ inline void forward_tile(const Head& head, const Packed& packed, bool few, int64
         for (int64_t i = 0; i < head.value_width; i += KINFOLK_LANES) store(out + i, load(out + i) * shrink);
       }
       t.highest[r] = m;
+      if (head.a.keep < 1) drop_row(s, strip.begin, strip.end, drops, r);
     }
     const int64_t depth = std::min(strip.end, k.count) - strip.begin;
     product<Into::add>(strip.rows, head.value_width, depth, t.s + strip.row * kStride + strip.begin, kStride, 1,
@@ -115,7 +125,7 @@ inline void finish_tile(const Head& head, const QueryTile& q, const ForwardTile&
   for (int64_t r = 0; r < q.count; r++) {
     const bool empty = t.highest[r] == kNever;
     const float sum = empty ? 0 : total(load(t.sum + r * KINFOLK_LANES));
-    write_row(t.out + r * head.value_width, a.value_width, empty ? 0 : 1 / sum, false,
+    write_row(t.out + r * head.value_width, a.value_width, empty ? 0 : 1 / (sum * a.keep), false,
               a.out.at(head.lane, head.head) + (q.first + r) * a.out.row);
     lse[r] = empty ? kNever : (t.highest[r] + std::log2(sum)) * kLn2;
   }
@@ -134,7 +144,8 @@ void forward(const Attend& a, int64_t begin, int64_t end) {
   const int64_t rows = few ? a.length : std::min(kAttendRows, a.length);
   std::vector<ForwardTile> states(static_cast<size_t>(together));
   for (ForwardTile& t : states) {
-    t.q = scratch.take(rows * head.width), t.out = scratch.take(rows * head.value_width);
+    for (size_t b = 0; b < a.bands.size(); b++) t.q.push_back(scratch.take(rows * head.width));
+    t.out = scratch.take(rows * head.value_width);
     t.by = a.by_panels ? scratch.take(rows * head.by_width) : nullptr;
     t.sum = scratch.take(rows * KINFOLK_LANES), t.s = scores;
   }
@@ -147,7 +158,9 @@ void forward(const Attend& a, int64_t begin, int64_t end) {
     for (int64_t n = 0; n < together; n++) {
       ForwardTile& t = states[static_cast<size_t>(n)];
       const auto rows_of = [&](const Strided<const float>& x) { return Tokens{x.at(lane, h0 + n), x.row, nullptr}; };
-      pack_rows(rows_of(a.q), first, q.count, a.width, head.width, a.scale * kLog2e, t.q);
+      for (size_t b = 0; b < a.bands.size(); b++) {
+        pack_rows(rows_of(a.bands[b].q), first, q.count, a.width, head.width, a.bands[b].scale * kLog2e, t.q[b]);
+      }
       if (t.by) pack_rows(rows_of(a.by), first, q.count, a.by_width, head.by_width, a.by_scale * kLog2e, t.by);
       std::memset(t.out, 0, static_cast<size_t>(q.count * head.value_width) * 4);
       std::memset(t.sum, 0, static_cast<size_t>(q.count) * KINFOLK_LANES * 4);
@@ -156,12 +169,14 @@ void forward(const Attend& a, int64_t begin, int64_t end) {
     for (size_t s = 0; s < head.sets.size(); s++) {
       for (size_t k = 0; k < head.sets[s].tiles.size(); k++) {
         const KeyTile& keys = head.sets[s].tiles[k];
-        if (!meet(a, lane, q, s, head.sets[s], keys, sight)) continue;
-        packed.need(s, k);
-        for (int64_t n = 0; n < together; n++) {
-          head.move(lane, h0 + n);
-          if (n > 0 && !sight.affine) meet(a, lane, q, s, head.sets[s], keys, sight);
-          forward_tile(head, packed, few, group, q, s, keys, sight, states[static_cast<size_t>(n)]);
+        for (size_t b = 0; b < a.bands.size(); b++) {  // a tile that bands share is met once a band
+          if (!meet(a, lane, b, q, s, head.sets[s], keys, sight)) continue;
+          packed.need(s, k, b);
+          for (int64_t n = 0; n < together; n++) {
+            head.move(lane, h0 + n);
+            if (n > 0 && !sight.affine) meet(a, lane, b, q, s, head.sets[s], keys, sight);
+            forward_tile(head, packed, few, group, q, s, b, keys, sight, states[static_cast<size_t>(n)]);
+          }
         }
       }
     }

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kStripRows = 24;
 
-void fill_mask(const Attend& a, int64_t lane, const QueryTile& q, size_t set, const SetSight& sight, const KeyTile& k,
-               TileSight& out) {
+void fill_mask(const Attend& a, int64_t lane, const AttendBand& band, const QueryTile& q, size_t set,
+               const SetSight& sight, const KeyTile& k, TileSight& out) {
   out.mask.resize(kAttendRows * kAttendColumns);
   AttendMask<float> mask;
   mask.q_at = q.at, mask.k_at = sight.at + k.first;
@@ -18,7 +18,7 @@ void fill_mask(const Attend& a, int64_t lane, const QueryTile& q, size_t set, co
   const int64_t *from = a.sets[set].from.row(lane), *until = a.sets[set].until.row(lane);
   mask.from = from ? from + q.first : nullptr, mask.until = until ? until + q.first : nullptr;
   mask.rows = q.count, mask.columns = k.count;
-  mask.nearest = a.nearest, mask.farthest = a.farthest;
+  mask.nearest = band.nearest, mask.farthest = band.farthest;
   uint8_t seen[kAttendRows];
   fill_attend_mask(mask, out.mask.data(), kAttendColumns, seen);
   const int64_t end = attend_padded(k.count);
@@ -85,11 +85,12 @@ QueryTile query_tile(const Attend& a, int64_t lane, int64_t first) {
   return q;
 }
 
-bool meet(const Attend& a, int64_t lane, const QueryTile& q, size_t set, const SetSight& sight, const KeyTile& k,
-          TileSight& out) {
-  if (q.positions.empty()) return false;
+bool meet(const Attend& a, int64_t lane, size_t index, const QueryTile& q, size_t set, const SetSight& sight,
+          const KeyTile& k, TileSight& out) {
+  if (q.positions.empty() || !a.sets[set].keys[index].k.data) return false;
+  const AttendBand& band = a.bands[index];
   const int64_t low = q.positions.low - k.at.high, high = q.positions.high - k.at.low;
-  if (high < a.nearest || low > a.farthest || a.nearest > a.farthest) return false;
+  if (high < band.nearest || low > band.farthest || band.nearest > band.farthest) return false;
   const bool documents = q.document && sight.document;
   if (documents && (q.documents.low > k.document.high || q.documents.high < k.document.low)) return false;
   const int64_t *from = a.sets[set].from.row(lane), *until = a.sets[set].until.row(lane);
@@ -107,12 +108,12 @@ bool meet(const Attend& a, int64_t lane, const QueryTile& q, size_t set, const S
     if (k.at.low >= ends.high) return false;
   }
   if (!k.affine) {
-    fill_mask(a, lane, q, set, sight, k, out);
+    fill_mask(a, lane, band, q, set, sight, k, out);
     return true;
   }
   out.affine = true;
   const int64_t padded = attend_padded(k.count);
-  out.full = q.valid && padded == k.count && low >= a.nearest && high <= a.farthest &&
+  out.full = q.valid && padded == k.count && low >= band.nearest && high <= band.farthest &&
              (!documents || (q.documents.one() && q.documents.low == k.document.low)) &&
              (!from || k.at.low >= starts.high) && (!until || k.at.high < ends.low);
   if (out.full) {
@@ -129,8 +130,8 @@ bool meet(const Attend& a, int64_t lane, const QueryTile& q, size_t set, const S
       const int64_t i = q.at[r];
       if (i >= 0 && (!documents || q.document[r] == k.document.low)) {
         // i - j <= farthest and i - j >= nearest, without overflow: positions are at least 0.
-        begin = a.farthest >= i ? 0 : i - a.farthest;
-        end = a.nearest <= i - k.at.high ? k.at.high + 1 : i - a.nearest + 1;
+        begin = band.farthest >= i ? 0 : i - band.farthest;
+        end = band.nearest <= i - k.at.high ? k.at.high + 1 : i - band.nearest + 1;
         if (from) begin = std::max(begin, from[r]);
         if (until) end = std::min(end, until[r]);
         begin = std::clamp<int64_t>(begin - k.at.low, 0, k.count);

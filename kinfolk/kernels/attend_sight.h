@@ -54,8 +54,8 @@ struct TileSight {
 /// The sets as lane b sees them.
 std::vector<SetSight> sight_of(const Attend& a, int64_t lane);
 QueryTile query_tile(const Attend& a, int64_t lane, int64_t first);
-/// False: no pair sees the other.
-bool meet(const Attend& a, int64_t lane, const QueryTile& q, size_t set, const SetSight& sight, const KeyTile& k,
-          TileSight& out);
+/// What the queries see of the keys in a band. False: nothing.
+bool meet(const Attend& a, int64_t lane, size_t band, const QueryTile& q, size_t set, const SetSight& sight,
+          const KeyTile& k, TileSight& out);
 
 }  // namespace kinfolk::kernels

@@ -85,9 +85,6 @@ std::vector<std::string> plain_reasons(const std::vector<QueryBand>& queries, co
                                        const AttendPlan& plan) {
   std::vector<std::string> why;
   if (plan.plain) why.push_back("the plain path was asked for");
-  if (queries.size() != 1) {
-    why.push_back(text(queries.size(), " bands of distance need other scores in each (the fused path takes one)"));
-  }
   if (plan.dropout > 0) why.push_back("dropout of attention weights");
   if (plan.pattern && !plan.pattern->interval() && !compile(plan.pattern)) {
     why.push_back("the pattern " + plan.pattern->text() + " has too many views");
@@ -97,6 +94,9 @@ std::vector<std::string> plain_reasons(const std::vector<QueryBand>& queries, co
   const auto type = q.scalar_type();
   if (type != at::kFloat && type != at::kDouble && type != at::kBFloat16) {
     why.push_back(text("numbers are ", type, " (fused: Float, Double, BFloat16)"));
+  }
+  if (type == at::kDouble && queries.size() > 1) {
+    why.push_back(text(queries.size(), " bands of distance in Double (fused: Float, BFloat16)"));
   }
   if (type == at::kFloat) return why;
   for (const Keys& key : keys)
@@ -193,15 +193,18 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
   }
 
   if (plan.pattern->interval() && plain_reasons(queries, keys, plan).empty()) {
-    call->nearest = std::max(plan.pattern->nearest(), call->bands[0].nearest);
-    call->farthest = std::min(plan.pattern->farthest(), call->bands[0].farthest);
+    call->nearest = plan.pattern->nearest(), call->farthest = plan.pattern->farthest();
+    if (call->bands.size() == 1) {
+      call->nearest = std::max(call->nearest, call->bands[0].nearest);
+      call->farthest = std::min(call->farthest, call->bands[0].farthest);
+    }
     const int64_t reach = call->nearest == INT64_MIN || call->farthest == INT64_MAX
                               ? INT64_MAX
                               : call->farthest - std::max<int64_t>(call->nearest, -(int64_t{1} << 40));
     if (call->length >= 8 * plan.query_tile && reach >= 8 * plan.query_tile) call->query_tile *= 2;
     const bool graph = at::GradMode::is_enabled() &&
                        std::any_of(inputs.begin(), inputs.end(), [](const Tensor& x) { return x.requires_grad(); });
-    const bool own = takes_kernel(q, graph || !plan.score.empty());
+    const bool own = takes_kernel(q, graph || !plan.score.empty() || queries.size() > 1);
     call->layout = Layout(*plan.pattern, q_at, q_document, keys, call->query_tile, kPieceKeys);
     const Meeting all = call->layout.all();
     Added added;

@@ -62,7 +62,7 @@ Tensor grouped(const Tensor& x, int64_t groups);
 /// prepared.
 Read attend_tiled(const std::shared_ptr<AttendCall>& call, const std::vector<Tensor>& inputs);
 
-/// float32 on the CPU. inputs: q, then of each set v and k, then tables as the call says.
+/// float32 on the CPU. inputs: q of each band, then of each set v and its k of each band, then tables as the call says.
 Read attend_kernel(const std::shared_ptr<AttendCall>& call, const std::vector<Tensor>& inputs);
 
 /// inputs: q, then of each set v and k.

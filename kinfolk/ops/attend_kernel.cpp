@@ -5,6 +5,7 @@
 #include "kinfolk/core/parallel.h"
 #include "kinfolk/kernels/attend.h"
 #include "kinfolk/ops/attend_call.h"
+#include "kinfolk/ops/attend_tiles.h"
 
 namespace kinfolk {
 namespace {
@@ -29,16 +30,26 @@ struct Described {
   Described(const AttendCall& call, const std::vector<Tensor>& inputs) {
     a.batch = call.batch, a.heads = call.heads, a.groups = call.groups, a.length = call.length;
     a.width = call.width, a.value_width = call.value_width;
-    a.scale = static_cast<float>(call.bands[0].scale);
-    a.q = strided<const float>(hold(floats(inputs[0])));
+    const Places at{call};
+    for (size_t b = 0; b < call.bands.size(); ++b) {
+      kernels::AttendBand band;
+      band.q = strided<const float>(hold(floats(inputs[at.q(b)])));
+      band.scale = static_cast<float>(call.bands[b].scale);
+      band.nearest = std::max(call.bands[b].nearest, call.nearest);
+      band.farthest = std::min(call.bands[b].farthest, call.farthest);
+      a.bands.push_back(band);
+    }
     a.q_at = whole(call.q_at), a.q_document = whole(call.q_document);
-    a.nearest = call.nearest, a.farthest = call.farthest;
     for (size_t s = 0; s < call.keys.size(); ++s) {
       const Keys& keys = call.keys[s];
       kernels::AttendSet set;
-      set.v = strided<const float>(hold(floats(inputs[1 + 2 * s])));
-      set.k = strided<const float>(hold(floats(inputs[2 + 2 * s])));
-      set.length = inputs[1 + 2 * s].size(2);
+      set.v = strided<const float>(hold(floats(inputs[at.v(s)])));
+      set.keys.resize(call.bands.size());
+      for (size_t b = 0; b < call.bands.size(); ++b) {
+        const Tensor& k = inputs[at.k(s, b)];
+        if (k.defined()) set.keys[b].k = strided<const float>(hold(floats(k)));
+      }
+      set.length = inputs[at.v(s)].size(2);
       set.at = whole(keys.at), set.document = whole(keys.document);
       set.from = whole(keys.from), set.until = whole(keys.until);
       a.sets.push_back(set);
@@ -131,8 +142,12 @@ std::vector<Tensor> backward(const AttendCall& call, const std::vector<Tensor>& 
     sums[i] = sum_like(inputs[i]);
     return strided<float>(sums[i]);
   };
-  a.dq = sum(0);
-  for (size_t s = 0; s < a.sets.size(); ++s) a.sets[s].dv = sum(1 + 2 * s), a.sets[s].dk = sum(2 + 2 * s);
+  const Places at{call};
+  for (size_t b = 0; b < a.bands.size(); ++b) a.bands[b].dq = sum(at.q(b));
+  for (size_t s = 0; s < a.sets.size(); ++s) {
+    a.sets[s].dv = sum(at.v(s));
+    for (size_t b = 0; b < a.bands.size(); ++b) a.sets[s].keys[b].dk = sum(at.k(s, b));
+  }
   const auto options = inputs[0].options().dtype(at::kFloat);
   Tensor d_table, d_rows;
   if (call.table_input && wanted[call.table_input]) {
