@@ -15,6 +15,11 @@ foreach(_test IN LISTS _tests)
   kinfolk_check(${_name} "${_test}")
 endforeach()
 
+# The operators as Python sees them, by the Python whose torch is linked.
+add_test(NAME python/operators COMMAND "${KINFOLK_PYTHON_FOUND}" "${PROJECT_SOURCE_DIR}/tests/python/operators_test.py")
+set_tests_properties(python/operators PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS python ENVIRONMENT
+  "OMP_NUM_THREADS=1;PYTHONDONTWRITEBYTECODE=1;KINFOLK_LIBRARY=$<TARGET_FILE:kinfolk>;KINFOLK_SANITIZE=${KINFOLK_SANITIZE}")
+
 # What is installed serves a program outside this tree. (A sanitizer's run time would have to be linked there too.)
 if(NOT KINFOLK_SANITIZE)
   add_test(NAME install/example COMMAND "${CMAKE_COMMAND}" "-DBUILD=${PROJECT_BINARY_DIR}" "-DSOURCE=${PROJECT_SOURCE_DIR}"

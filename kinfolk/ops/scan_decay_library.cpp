@@ -1,34 +1,38 @@
-// torch.ops.kinfolk.scan_decay: the operator with flattened arguments, for Python and for saved graphs.
+// torch.ops.kinfolk.scan_decay: the fields of DecayScan as arguments. `sum` is empty without `normalise`; chunk = 0
+// goes token by token.
+#include "kinfolk/ops/operator_library.h"
 #include "kinfolk/ops/scan_decay.h"
 
 namespace kinfolk {
 namespace {
 
-using Maybe = std::optional<Tensor>;
-
-/// Empty tensors stand for what is not there: the state's sum without `normalise`.
-std::tuple<Tensor, Tensor, Tensor> scan_decay_flat(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                   const Maybe& decay, const Maybe& value_decay, bool log,
-                                                   const Maybe& state, const Maybe& sum, const Maybe& bonus,
-                                                   bool before, double scale, bool normalise, double eps,
-                                                   const Maybe& valid, const Maybe& first, int64_t chunk) {
-  const auto of = [](const Maybe& t) { return t.value_or(Tensor()); };
-  DecayScan scan{q, k, v, of(state), of(sum), scale, normalise, eps, {of(valid), of(first)}};
-  scan.gate = {of(decay), of(value_decay), log};
-  scan.before = before;
-  scan.bonus = of(bonus);
+std::vector<Tensor> run(const Arguments& a) {
+  DecayScan scan{a.tensor("q", 4),    a.tensor("k", 4), a.tensor("v", 4),
+                 a.tensor("state"),   a.tensor("sum"),  a.number("scale"),
+                 a.flag("normalise"), a.number("eps"),  {a.tensor("valid"), a.tensor("first")}};
+  scan.gate = {a.tensor("decay"), a.tensor("value_decay"), a.flag("log")};
+  scan.before = a.flag("before");
+  scan.bonus = a.tensor("bonus");
+  const int64_t chunk = a.integer("chunk");
   const DecayScanned done = chunk > 0 ? scan_decay(scan, chunk) : scan_decay_steps(scan);
-  return {done.out, done.state, done.sum.defined() ? done.sum : at::empty({0}, done.state.options())};
+  return {done.out.contiguous(), done.state.contiguous(),
+          done.sum.defined() ? done.sum.contiguous() : at::empty({0}, done.state.options())};
 }
 
-TORCH_LIBRARY_FRAGMENT(kinfolk, library) {
-  library.def(
-      "scan_decay(Tensor q, Tensor k, Tensor v, Tensor? decay=None, Tensor? value_decay=None, bool log=True, "
-      "Tensor? state=None, Tensor? sum=None, Tensor? bonus=None, bool before=False, float scale=1.0, "
-      "bool normalise=False, float eps=1e-6, Tensor? valid=None, Tensor? first=None, int chunk=64) "
-      "-> (Tensor out, Tensor state, Tensor sum)",
-      scan_decay_flat);
+std::vector<Tensor> shapes(const Arguments& a) {
+  const Tensor k = a.tensor("k", 4), v = a.tensor("v", 4);
+  const auto B = k.sym_size(0), H = k.sym_size(1), K = k.sym_size(3);
+  const auto options = v.options().dtype(scan_type(v));
+  return {at::empty_symint(v.sym_sizes(), v.options()), at::empty_symint({B, H, K, v.sym_size(3)}, options),
+          a.flag("normalise") ? at::empty_symint({B, H, K}, options) : at::empty({0}, options)};
 }
+
+const auto registered =
+    register_operator({"scan_decay",
+                       "Tensor q, Tensor k, Tensor v, Tensor? decay=None, Tensor? value_decay=None, bool log=True, "
+                       "Tensor? state=None, Tensor? sum=None, Tensor? bonus=None, bool before=False, float scale=1.0, "
+                       "bool normalise=False, float eps=1e-6, Tensor? valid=None, Tensor? first=None, int chunk=64",
+                       "(Tensor out, Tensor state, Tensor sum)", run, shapes});
 
 }  // namespace
 }  // namespace kinfolk
