@@ -4,10 +4,10 @@
 
 /// One head's queries, packed, and what is summed over tiles of keys.
 struct BackwardHead {
-  std::vector<float*> q, dq;  ///< of each band [L, padded], q as in the forward pass
-  float *g, *by, *d_by;       ///< [L, padded]; by as in the forward pass, g of out over keep
-  float *lse, *delta;             ///< [L]; lse in log2, +inf where a query saw nothing
-  float *d_table, *d_by_rows;     ///< this thread's sums, or null
+  std::vector<float*> q, dq;   ///< of each band [L, padded], q as in the forward pass
+  float *g, *by, *d_by;        ///< [L, padded]; by as in the forward pass, g of out over keep
+  float *lse, *delta;          ///< [L]; lse in log2, +inf where a query saw nothing
+  float *d_table, *d_by_rows;  ///< this thread's sums, or null
 };
 
 /// One tile of keys.

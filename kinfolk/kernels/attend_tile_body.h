@@ -175,6 +175,32 @@ KINFOLK_INLINE void weights_row(float* s, int64_t begin, int64_t end, const RowS
   }
 }
 
+typedef uint32_t Words __attribute__((vector_size(4 * KINFOLK_LANES)));
+typedef uint32_t LooseWords __attribute__((vector_size(4 * KINFOLK_LANES), aligned(4), may_alias));
+
+/// Words of the queries and keys of a tile, from which dropped weights are drawn (attend_drop.h).
+struct Drops {
+  DropWords query[kAttendRows];
+  uint32_t key_a[kAttendColumns] = {}, key_b[kAttendColumns] = {};
+  int32_t limit = 0;
+};
+KINFOLK_INLINE Count dropped_at(const Drops& drops, const DropWords& query, int64_t c) {
+  const Words key_a = *reinterpret_cast<const LooseWords*>(drops.key_a + c);
+  const Words key_b = *reinterpret_cast<const LooseWords*>(drops.key_b + c);
+  Words x = ((Words{} + query.a) ^ key_a) * kDropFirst;
+  x = (x ^ (x >> 15)) + ((Words{} + query.b) ^ key_b);
+  x = x * kDropSecond;
+  x = (x ^ (x >> 13)) * kDropThird;
+  return reinterpret_cast<Count>(x) < (Count{} + drops.limit);
+}
+/// Weights of row r in columns [begin, end): 0 where they are dropped.
+KINFOLK_INLINE void drop_row(float* w, int64_t begin, int64_t end, const Drops& drops, int64_t r) {
+  const DropWords query = drops.query[r];
+  for (int64_t c = begin; c < end; c += KINFOLK_LANES) {
+    store(w + c, dropped_at(drops, query, c) ? Lane{} : load(w + c));
+  }
+}
+
 /// Rows of `count` tokens as they lie: of token j at data + (index ? index[j] : j) row.
 struct Tokens {
   const float* data;

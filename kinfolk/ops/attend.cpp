@@ -51,8 +51,10 @@ void check(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Ten
     expect(key_bands[s].size() == queries.size(), queries.size(), " key bands of set ", s, "; found ",
            key_bands[s].size());
     for (const KeyBand& band : key_bands[s])
-      expect(band.k.defined() && band.k.dim() == 4 && band.k.size(0) == batch && band.k.size(1) == v.size(1) &&
-                 band.k.size(2) == v.size(2) && band.k.size(3) == width && band.k.scalar_type() == q.scalar_type(),
+      expect(!band.k.defined() ? queries.size() > 1
+                               : band.k.dim() == 4 && band.k.size(0) == batch && band.k.size(1) == v.size(1) &&
+                                     band.k.size(2) == v.size(2) && band.k.size(3) == width &&
+                                     band.k.scalar_type() == q.scalar_type(),
              "k of set ", s, " to be [", batch, ", ", v.size(1), ", ", v.size(2), ", ", width, "] like v and q; found ",
              band.k.defined() ? band.k.sizes() : at::IntArrayRef{});
     check_rows(keys[s].at, batch, v.size(2), "keys.at", true);
@@ -85,7 +87,6 @@ std::vector<std::string> plain_reasons(const std::vector<QueryBand>& queries, co
                                        const AttendPlan& plan) {
   std::vector<std::string> why;
   if (plan.plain) why.push_back("the plain path was asked for");
-  if (plan.dropout > 0) why.push_back("dropout of attention weights");
   if (plan.pattern && !plan.pattern->interval() && !compile(plan.pattern)) {
     why.push_back("the pattern " + plan.pattern->text() + " has too many views");
   }
@@ -95,6 +96,7 @@ std::vector<std::string> plain_reasons(const std::vector<QueryBand>& queries, co
   if (type != at::kFloat && type != at::kDouble && type != at::kBFloat16) {
     why.push_back(text("numbers are ", type, " (fused: Float, Double, BFloat16)"));
   }
+  if (type == at::kDouble && plan.dropout > 0) why.push_back("dropout of weights in Double (fused: Float, BFloat16)");
   if (type == at::kDouble && queries.size() > 1) {
     why.push_back(text(queries.size(), " bands of distance in Double (fused: Float, BFloat16)"));
   }
@@ -179,11 +181,12 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
   call->groups = keys[0].v.size(1), call->value_width = keys[0].v.size(3);
   call->pattern = plan.pattern;
   call->q_at = q_at, call->q_document = q_document;
-  for (const Keys& key : keys) call->keys.push_back({{}, {}, key.at, key.document, key.from, key.until});
+  for (const Keys& key : keys) call->keys.push_back({{}, {}, key.at, key.document, key.from, key.until, key.name});
   for (const QueryBand& band : queries)
     call->bands.push_back({band.scale != 0 ? band.scale : 1 / std::sqrt(static_cast<double>(call->width)), band.nearest,
                            band.farthest == INT64_MAX ? INT64_MAX : band.farthest - 1});
   call->query_tile = plan.query_tile;
+  call->dropout = plan.dropout, call->seed = plan.seed, call->names = plan.names;
 
   std::vector<Tensor> inputs;
   for (const QueryBand& band : queries) inputs.push_back(band.q);
@@ -204,7 +207,7 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
     if (call->length >= 8 * plan.query_tile && reach >= 8 * plan.query_tile) call->query_tile *= 2;
     const bool graph = at::GradMode::is_enabled() &&
                        std::any_of(inputs.begin(), inputs.end(), [](const Tensor& x) { return x.requires_grad(); });
-    const bool own = takes_kernel(q, graph || !plan.score.empty() || queries.size() > 1);
+    const bool own = takes_kernel(q, graph || !plan.score.empty() || queries.size() > 1 || plan.dropout > 0);
     call->layout = Layout(*plan.pattern, q_at, q_document, keys, call->query_tile, kPieceKeys);
     const Meeting all = call->layout.all();
     Added added;
@@ -233,7 +236,6 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
   }
 
   call->score = plan.score, call->owned = plan.owned;
-  call->dropout = plan.dropout, call->seed = plan.seed;
   call->query_tile = plan.query_tile;
   // Few queries: as many scores a tile with more keys, so that a step over a cache is one tile.
   call->key_tile = plan.key_tile * std::max<int64_t>(1, plan.query_tile / std::max<int64_t>(1, call->length));
@@ -267,6 +269,13 @@ std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, co
 
 Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Tensor& q_at, const Tensor& q_document,
             const std::vector<Keys>& keys, const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan) {
+  if (plan.dropout > 0 && !plan.names.query.defined() && q_at.defined() && q_at.dim() == 2) {
+    AttendPlan named = plan;
+    named.names.query = q_at + at::arange(q_at.size(0), q_at.options()).mul_(int64_t{1} << 40).unsqueeze(1);
+    std::vector<Keys> sets = keys;
+    for (Keys& set : sets) set.name = set.at;
+    return attend(queries, q_raw, q_at, q_document, sets, key_bands, named);
+  }
   if (!plan.per_head.empty()) {
     AttendPlan first = plan;
     first.pattern = plan.per_head[0];

@@ -29,16 +29,17 @@ struct QueryBand {
   int64_t nearest = INT64_MIN, farthest = INT64_MAX;
 };
 struct KeyBand {
-  Tensor k;  ///< [B, G, S, d]
+  Tensor k;  ///< [B, G, S, d]; undefined: no key of the set is seen at the distances of the band
 };
 
 /// A set of keys: where each stands and, for each query, from where until where it may look.
 struct Keys {
-  Tensor k, v;      ///< [B, G, S, d]; finite numbers in empty slots too
-  Tensor at;        ///< int64 [B, S] positions; -1: an empty or invalid slot, never seen
-  Tensor document;  ///< int64 [B, S]; undefined: one document
-  Tensor from;      ///< int64 [B, L]: the query sees only keys with from <= at; undefined: no limit
-  Tensor until;     ///< int64 [B, L]: and at < until
+  Tensor k, v;       ///< [B, G, S, d]; finite numbers in empty slots too
+  Tensor at;         ///< int64 [B, S] positions; -1: an empty or invalid slot, never seen
+  Tensor document;   ///< int64 [B, S]; undefined: one document
+  Tensor from;       ///< int64 [B, L]: the query sees only keys with from <= at; undefined: no limit
+  Tensor until;      ///< int64 [B, L]: and at < until
+  Tensor name = {};  ///< int64 [B, S], what dropout draws from; undefined: `at`
 };
 
 /// What a score step adds by distance alone, so that a fused kernel can: column c is distance lowest + c.
@@ -87,13 +88,18 @@ struct AttendPlan {
       {};                                    ///< one a head instead, over and over; their number divides H
   std::vector<ScoreStep*> score;             ///< in order
   double dropout = 0;                        ///< of the attention weights
-  uint64_t seed = 0;                         ///< of the dropout
+  uint64_t seed = 0;                         ///< of the dropout, which is a function of it, lane, head and positions
   int64_t query_tile = 128, key_tile = 512;  ///< of the tiled plain path
   bool plain = false;                        ///< tests: never the fused path
   /// How a pattern that is no interval of distances is computed: view by view (pattern/views.h), or in tiles with its
   /// mask, without those that nobody sees. By default what is cheaper.
   enum class By { automatic, views, tiles } by = By::automatic;
   std::vector<std::shared_ptr<ScoreStep>> owned = {};  ///< steps that nobody else keeps alive
+  /// What dropout draws from where attend calls itself on parts of a call; empty: lanes, positions and heads.
+  struct Names {
+    Tensor query;  ///< int64 [B, L]
+    std::vector<int64_t> head;
+  } names = {};
 };
 
 /// softmax over all keys of all sets together: out_i = sum_j softmax_j(score(q_i, k_j)) v_j.

@@ -37,6 +37,7 @@ struct AttendCall {
   std::vector<size_t> prepared;  ///< tensors of each step
   double dropout = 0;
   uint64_t seed = 0;
+  AttendPlan::Names names;
   int64_t query_tile, key_tile;
   Layout layout;
 

@@ -66,7 +66,7 @@ Read attend_by_head(const AttendArguments& call) {
     if (lists.size() == 1) {
       return attend(call.queries, call.q_raw, call.q_at, call.q_document, call.keys, call.key_bands, plan);
     }
-    plan.seed += 0xD1B54A32D192ED03ull * static_cast<uint64_t>(list[0]);
+    plan.names.head = list;
     const Tensor mine = at::tensor(list, options);
     const auto queries_of = [&](const Tensor& x) { return x.defined() ? x.index_select(1, mine) : x; };
     // Keys and values stay whole where every group has as many of these heads as every other.
@@ -75,7 +75,7 @@ Read attend_by_head(const AttendArguments& call) {
       of_group.push_back(h / (heads / groups)), ++count[static_cast<size_t>(of_group.back())];
     const bool even = std::all_of(count.begin(), count.end(), [&](int64_t n) { return n == count[0]; });
     const Tensor chosen = at::tensor(of_group, options);
-    const auto keys_of = [&](const Tensor& x) { return even ? x : x.index_select(1, chosen); };
+    const auto keys_of = [&](const Tensor& x) { return even || !x.defined() ? x : x.index_select(1, chosen); };
     auto queries = call.queries;
     for (QueryBand& band : queries) band.q = queries_of(band.q);
     auto keys = call.keys;

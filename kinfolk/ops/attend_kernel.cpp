@@ -4,6 +4,7 @@
 
 #include "kinfolk/core/parallel.h"
 #include "kinfolk/kernels/attend.h"
+#include "kinfolk/kernels/attend_drop.h"
 #include "kinfolk/ops/attend_call.h"
 #include "kinfolk/ops/attend_tiles.h"
 
@@ -52,7 +53,13 @@ struct Described {
       set.length = inputs[at.v(s)].size(2);
       set.at = whole(keys.at), set.document = whole(keys.document);
       set.from = whole(keys.from), set.until = whole(keys.until);
+      if (call.dropout > 0) set.name = whole(keys.name);
       a.sets.push_back(set);
+    }
+    if (call.dropout > 0) {
+      a.keep = static_cast<float>(1 - call.dropout), a.drop_limit = kernels::drop_limit(call.dropout);
+      a.seed = call.seed, a.q_name = whole(call.names.query);
+      a.head_name = call.names.head.empty() ? nullptr : call.names.head.data();
     }
     a.lowest = call.lowest;
     if (call.table_input) pack_table(inputs[call.table_input]);

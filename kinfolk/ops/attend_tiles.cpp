@@ -1,6 +1,7 @@
 #include "kinfolk/ops/attend_tiles.h"
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/kernels/attend_drop.h"
 
 namespace kinfolk {
 namespace {
@@ -13,15 +14,14 @@ Tensor within(const Tensor& distance, int64_t nearest, int64_t farthest) {
 
 std::vector<TileAt> Tiles::of_block(int64_t block) const {
   std::vector<TileAt> out;
-  int64_t index = block;
   const int64_t row = block * call_.query_tile, rows = std::min(call_.query_tile, call_.length - row);
   for (size_t set = 0; set < call_.keys.size(); ++set)
-    for (int64_t b = 0; b < call_.layout.key_blocks(set); ++b, index += call_.layout.query_blocks()) {
+    for (int64_t b = 0; b < call_.layout.key_blocks(set); ++b) {
       const Meeting meeting = call_.layout.meet(block, set, b);
       const int64_t column = b * call_.key_tile;
-      if (meeting.any && !bands_of(meeting).empty()) {
+      if (meeting.any && !bands_of(set, meeting).empty()) {
         out.push_back(
-            {row, rows, set, column, std::min(call_.key_tile, call_.layout.set(set).length - column), index, meeting});
+            {row, rows, set, column, std::min(call_.key_tile, call_.layout.set(set).length - column), meeting});
       }
     }
   return out;
@@ -29,7 +29,7 @@ std::vector<TileAt> Tiles::of_block(int64_t block) const {
 
 Tiles::Scores Tiles::scores(const TileAt& t, const std::vector<Tensor>& q) const {
   Scores out;
-  const auto bands = bands_of(t.meeting);
+  const auto bands = bands_of(t.set, t.meeting);
   const bool one = bands.size() == 1 && call_.bands[bands[0]].nearest <= t.meeting.nearest &&
                    call_.bands[bands[0]].farthest >= t.meeting.farthest;
   const Keys& keys = call_.keys[t.set];
@@ -78,18 +78,40 @@ Tensor Tiles::steps(Tensor scores, const Tensor& q_raw, const Tensor& distance, 
 
 Tensor Tiles::kept(const TileAt& t, const Tensor& like) const {
   if (call_.dropout == 0) return {};
-  auto generator = at::globalContext().defaultGenerator(like.device()).clone();
-  uint64_t mixed = call_.seed + 0x9E3779B97F4A7C15ull * static_cast<uint64_t>(t.index + 1);  // splitmix64
-  mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9ull;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBull;
-  generator.set_current_seed(mixed ^ (mixed >> 31));
-  return at::empty_like(like).bernoulli_(1 - call_.dropout, generator).div_(1 - call_.dropout);
+  const auto host = [](const Tensor& x, int64_t first, int64_t count) {
+    return x.narrow(1, first, count).to(at::kCPU).contiguous();
+  };
+  const Tensor queries = host(call_.names.query, t.row, t.rows);
+  const Tensor keys = host(call_.keys[t.set].name, t.column, t.columns);
+  const Tensor out = at::empty({call_.batch, call_.heads, t.rows, t.columns}, at::kFloat);
+  auto* to = out.data_ptr<float>();
+  const int32_t limit = kernels::drop_limit(call_.dropout);
+  std::vector<kernels::DropWords> words(static_cast<size_t>(t.columns));
+  for (int64_t b = 0; b < call_.batch; ++b) {
+    const int64_t* query = queries.const_data_ptr<int64_t>() + b * t.rows;
+    const int64_t* key = keys.const_data_ptr<int64_t>() + b * t.columns;
+    for (int64_t c = 0; c < t.columns; ++c) words[static_cast<size_t>(c)] = kernels::drop_key(key[c]);
+    for (int64_t h = 0; h < call_.heads; ++h) {
+      const auto& names = call_.names.head;
+      const uint64_t head = kernels::drop_head(call_.seed, names.empty() ? h : names[static_cast<size_t>(h)]);
+      for (int64_t r = 0; r < t.rows; ++r, to += t.columns) {
+        const auto mine = kernels::drop_query(head, query[r]);
+        for (int64_t c = 0; c < t.columns; ++c) {
+          to[c] = kernels::dropped(mine, words[static_cast<size_t>(c)], limit) ? 0.f : 1.f;
+        }
+      }
+    }
+  }
+  return out.to(like.options()).div_(1 - call_.dropout);
 }
 
-std::vector<size_t> Tiles::bands_of(const Meeting& meeting) const {
+std::vector<size_t> Tiles::bands_of(size_t set, const Meeting& meeting) const {
   std::vector<size_t> out;
   for (size_t b = 0; b < call_.bands.size(); ++b)
-    if (call_.bands[b].nearest <= meeting.farthest && call_.bands[b].farthest >= meeting.nearest) out.push_back(b);
+    if (inputs_[places_.k(set, b)].defined() && call_.bands[b].nearest <= meeting.farthest &&
+        call_.bands[b].farthest >= meeting.nearest) {
+      out.push_back(b);
+    }
   return out;
 }
 

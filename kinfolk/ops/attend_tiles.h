@@ -21,7 +21,6 @@ struct TileAt {
   int64_t row, rows;  ///< first query, number of queries
   size_t set;
   int64_t column, columns;
-  int64_t index;  ///< of this tile in the call, for the draw of dropout
   Meeting meeting;
 };
 
@@ -60,7 +59,7 @@ class Tiles {
   /// One lane where all are alike.
   Tensor lanes(const Tensor& x) const { return call_.layout.alike() ? x.narrow(0, 0, 1) : x; }
 
-  std::vector<size_t> bands_of(const Meeting& meeting) const;
+  std::vector<size_t> bands_of(size_t set, const Meeting& meeting) const;
 
   void see(Scores& out, const TileAt& t, const Tensor& i, const Tensor& j) const;
 

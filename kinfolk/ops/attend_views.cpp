@@ -232,7 +232,7 @@ class Bucket {
   struct Rows {
     Tensor out, lse, to;  ///< [R, H, d], [R, H], int64 [R]
   };
-  Rows run(uint64_t seed) {
+  Rows run() {
     std::vector<int64_t> filled, target;
     int64_t n = 0;
     for (const Item* item : items_) n = std::max(n, static_cast<int64_t>(item->queries.size()));
@@ -262,12 +262,13 @@ class Bucket {
                       k_at,
                       gathered(set.document, columns, m),
                       gathered(set.from, rows, n),
-                      gathered(set.until, rows, n)});
+                      gathered(set.until, rows, n),
+                      gathered(set.name, columns, m)});
       key_bands.emplace_back();
       for (const KeyBand& band : call_.key_bands[s]) key_bands.back().push_back({gathered(band.k, columns, m)});
     }
     AttendPlan plan = call_.plan;
-    plan.seed = seed;
+    plan.names.query = gathered(plan.names.query, rows, n);
     const int64_t nearest = view_.nearest == INT64_MIN ? INT64_MIN : -floor(-view_.nearest);
     const int64_t farthest = view_.farthest == INT64_MAX ? INT64_MAX : floor(view_.farthest);
     plan.pattern = std::make_shared<Interval>(nearest, farthest);
@@ -306,23 +307,22 @@ class Bucket {
   int64_t step_ = 1;
 };
 
-Read read_band(const AttendArguments& call, const View& view, uint64_t seed) {
+Read read_band(const AttendArguments& call, const View& view) {
   AttendPlan plan = call.plan;
-  plan.seed = seed;
   plan.pattern = std::make_shared<Interval>(view.nearest, view.farthest);
   return attend(call.queries, call.q_raw, call.q_at, call.q_document, call.keys, call.key_bands, plan);
 }
 
 /// Nothing: no query sees a key by this view.
 std::optional<Read> read_items(const AttendArguments& call, const Plan& plan, const View& view,
-                               const std::vector<Item>& items, uint64_t seed) {
+                               const std::vector<Item>& items) {
   if (items.empty()) return {};
   std::map<std::pair<int64_t, int64_t>, std::vector<const Item*>> buckets;
   for (const Item& item : items)
     buckets[{rounded(static_cast<int64_t>(item.queries.size())), rounded(item.columns())}].push_back(&item);
   std::vector<Tensor> out, lse, to;
   for (auto& [size, some] : buckets) {
-    const auto rows = Bucket(call, plan, view, std::move(some)).run(seed++);
+    const auto rows = Bucket(call, plan, view, std::move(some)).run();
     out.push_back(rows.out), lse.push_back(rows.lse), to.push_back(rows.to);
   }
   const auto joined = [](const std::vector<Tensor>& parts) { return parts.size() == 1 ? parts[0] : at::cat(parts, 0); };
@@ -347,7 +347,8 @@ struct Whole {
     for (QueryBand& band : queries) band.q = band.q.to(at::kFloat);
     for (Keys& set : keys) set.v = set.v.to(at::kFloat);
     for (auto& bands : key_bands)
-      for (KeyBand& band : bands) band.k = band.k.to(at::kFloat);
+      for (KeyBand& band : bands)
+        if (band.k.defined()) band.k = band.k.to(at::kFloat);
   }
 };
 
@@ -378,9 +379,7 @@ std::optional<Read> attend_by_views(const AttendArguments& given) {
   Read read;
   for (size_t n = 0; n < views->size(); ++n) {
     const View& view = (*views)[n];
-    const uint64_t seed = call.plan.seed + 0x632BE59BD9B4E019ull * (n + 1);
-    const auto one =
-        view.band() ? std::optional(read_band(call, view, seed)) : read_items(call, plan, view, items[n], seed);
+    const auto one = view.band() ? std::optional(read_band(call, view)) : read_items(call, plan, view, items[n]);
     if (one) read = read.out.defined() ? join(read, *one) : *one;
   }
   if (!read.out.defined()) return {};
