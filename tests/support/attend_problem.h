@@ -105,7 +105,8 @@ struct Problem {
     for (auto& band : q) out.push_back(band.q);
     for (size_t s = 0; s < keys.size(); ++s) {
       out.push_back(keys[s].v);
-      for (auto& band : bands[s]) out.push_back(band.k);
+      for (auto& band : bands[s])
+        if (band.k.defined()) out.push_back(band.k);
     }
     if (!score.empty()) out.push_back(q_raw);
     out.insert(out.end(), more.begin(), more.end());
@@ -148,6 +149,7 @@ struct Problem {
       Tensor visible = seen(s), sum = at::zeros({batch, heads, length, keys[s].v.size(2)}, q_raw.options());
       Tensor covered = at::zeros_like(visible);
       for (size_t b = 0; b < q.size(); ++b) {
+        if (!bands[s][b].k.defined()) continue;
         const Tensor inside = distance.ge(q[b].nearest).logical_and(distance.lt(q[b].farthest));
         const double scale = q[b].scale != 0 ? q[b].scale : 1 / std::sqrt(static_cast<double>(width));
         const Tensor k = bands[s][b].k.repeat_interleave(repeat, 1);
