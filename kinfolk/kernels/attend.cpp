@@ -27,10 +27,10 @@ namespace attend {
 
 int64_t attend_table_columns(int64_t distances) { return attend_padded(distances + 2 * kAttendMargin); }
 
-void attend_pack_table(const float* table, int64_t distances, float* out) {
+void attend_pack_table(const float* table, int64_t distances, float unit, float* out) {
   const int64_t columns = attend_table_columns(distances);
   std::memset(out, 0, static_cast<size_t>(columns) * 4);
-  for (int64_t t = 0; t < distances; ++t) out[kAttendMargin + distances - 1 - t] = table[t] * 1.4426950408889634f;
+  for (int64_t t = 0; t < distances; ++t) out[kAttendMargin + distances - 1 - t] = table[t] * unit;
 }
 
 int64_t attend_panels_size(int64_t distances, int64_t width) {

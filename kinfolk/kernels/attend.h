@@ -45,7 +45,8 @@ struct AttendSet {
 
 /// out_i = sum_j softmax_j(s_ij) v_j over the visible keys of all sets, lse_i = log sum_j exp(s_ij), with
 /// s_ij = scale q_i . k_j + table[i - j] + by_scale p_i . r_(i-j), q, k and scale those of the band that the distance
-/// lies in. A row that sees nothing: out 0, lse -inf.
+/// lies in; with `factor`, max(scale q_i . k_j, floor) factor[i - j] in the product's place. A row that sees nothing:
+/// out 0, lse -inf.
 struct Attend {
   int64_t batch = 0, heads = 0, groups = 0, length = 0, width = 0, value_width = 0;
   std::vector<AttendBand> bands;  ///< disjoint; other distances are not seen
@@ -56,6 +57,10 @@ struct Attend {
   int64_t lowest = 0, distances = 0;
   const float* table = nullptr;  ///< as attend_pack_table makes it, a head after another
   int64_t table_head = 0;        ///< floats from head to head; 0: one for all
+
+  const float* factor = nullptr;  ///< as attend_pack_table makes it, in units of 1
+  int64_t factor_head = 0;
+  float floor = 0;  ///< 0 or -inf
 
   Strided<const float> by;  ///< p [B, H, L, c]
   int64_t by_width = 0;
@@ -77,8 +82,9 @@ struct Attend {
   const float* d_lse = nullptr;  ///< [B, H, L] or null
   Strided<float> d_by;           ///< null: not wanted
   float* d_table = nullptr;      ///< laid out like `table`, zeroed by the caller
+  float* d_factor = nullptr;     ///< laid out like `factor`, zeroed by the caller
   float* d_by_rows = nullptr;    ///< laid out like `by_rows`, zeroed by the caller
-  std::mutex* lock = nullptr;    ///< held while those two are added to
+  std::mutex* lock = nullptr;    ///< held while those three are added to
 };
 
 constexpr int64_t kAttendRows = 96, kAttendColumns = 128;  ///< of a tile
@@ -92,8 +98,9 @@ inline int64_t attend_column(int64_t lowest, int64_t distances, int64_t t) {
 }
 inline int64_t attend_padded(int64_t width) { return (width + 15) / 16 * 16; }
 
-/// table [distances] of one head -> columns, times log2(e).
-void attend_pack_table(const float* table, int64_t distances, float* out);
+/// table [distances] of one head -> columns, times `unit`: log2(e) for what is added to scores.
+void attend_pack_table(const float* table, int64_t distances, float unit, float* out);
+constexpr float kAttendLog2e = 1.4426950408889634f;
 /// r [distances, c] of one head -> panels of 16 columns [c, 16], and rows [columns, c padded to 16].
 int64_t attend_panels_size(int64_t distances, int64_t width);
 int64_t attend_rows_size(int64_t distances, int64_t width);

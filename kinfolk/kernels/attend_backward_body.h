@@ -4,10 +4,11 @@
 
 /// One head's queries, packed, and what is summed over tiles of keys.
 struct BackwardHead {
-  std::vector<float*> q, dq;   ///< of each band [L, padded], q as in the forward pass
-  float *g, *by, *d_by;        ///< [L, padded]; by as in the forward pass, g of out over keep
-  float *lse, *delta;          ///< [L]; lse in log2, +inf where a query saw nothing
-  float *d_table, *d_by_rows;  ///< this thread's sums, or null
+  std::vector<float*> q, dq;              ///< of each band [L, padded], q as in the forward pass
+  float *g, *by, *d_by;                   ///< [L, padded]; by as in the forward pass, g of out over keep
+  float *lse, *delta;                     ///< [L]; lse in log2, +inf where a query saw nothing
+  float *d_table, *d_factor, *d_by_rows;  ///< this thread's sums, or null
+  float* raw;                             ///< products of a tile before they are scaled, or null
 };
 
 /// One tile of keys.
@@ -68,6 +69,7 @@ inline void by_backward(const Head& head, const QueryTile& q, const KeyTile& k, 
 /// Gradients of tables where columns are in any order.
 inline void scattered_backward(const Head& head, const QueryTile& q, const KeyTile& k, size_t set,
                                const TileSight& sight, const float* ds, const BackwardHead& x) {
+  if (!x.d_table && !x.d_factor && !x.d_by && !x.d_by_rows) return;
   const int64_t* at = head.sets[set].at + k.first;
   const int64_t width = head.by_width;
   for (int64_t r = 0; r < q.count; r++) {
@@ -75,6 +77,7 @@ inline void scattered_backward(const Head& head, const QueryTile& q, const KeyTi
       if (sight.mask[static_cast<size_t>(r * kAttendColumns + c)] == kNever) continue;
       const int64_t y = head.column(q.at[r] - at[c]), i = q.first + r;
       const float d = ds[r * kStride + c];
+      if (x.d_factor) x.d_factor[y] += d * x.raw[r * kStride + c] * kLn2;
       if (x.d_table) x.d_table[y] += d;
       for (int64_t n = 0; n < width; n++) {
         if (x.d_by) x.d_by[i * width + n] += d * head.by_rows[y * width + n];
@@ -98,6 +101,7 @@ inline void backward_tile(const Head& head, const QueryTile& q, size_t set, size
     const int64_t at = strip.row * kStride + strip.begin;
     panel_product<Into::set>(strip.rows, columns, a.width, qs + strip.row * width, width, t.k_panels, strip.begin,
                              panel_stride(a.width), s + at, kStride);
+    head.scale(q, k, sight, strip, s, x.raw);
     if (head.by_panels) head.add_by(q, k, sight, strip, x.by + q.first * head.by_width, s);
     for (int64_t r = strip.row; r < strip.row + strip.rows; r++) {
       const RowSight row = head.row(q, k, sight, r);
@@ -135,6 +139,16 @@ inline void backward_tile(const Head& head, const QueryTile& q, size_t set, size
       product<Into::add>(seen, values, strip.rows, s + at, 1, kStride, g + strip.row * values, values,
                          t.dv + strip.begin * values, values);
     }
+    if (head.by_panels && sight.affine) by_backward(head, q, k, sight, strip, ds, x);
+    if (!sight.affine) scattered_backward(head, q, k, set, sight, ds, x);  // one strip is the tile
+    if (x.raw) {
+      for (int64_t r = strip.row; r < strip.row + strip.rows; r++) {
+        const RowSight row = head.row(q, k, sight, r);
+        if (row.low >= row.high) continue;
+        float* sum = x.d_factor && sight.affine ? x.d_factor + head.column(q.at[r] - k.at.low) : nullptr;
+        scale_row_backward(ds + r * kStride, strip.begin, strip.end, row.factor, a.floor, x.raw + r * kStride, sum);
+      }
+    }
     if (t.dk) {
       product<Into::add>(seen, width, strip.rows, ds + at, 1, kStride, qs + strip.row * width, width,
                          t.dk + strip.begin * width, width);
@@ -143,21 +157,20 @@ inline void backward_tile(const Head& head, const QueryTile& q, size_t set, size
       product<Into::add>(strip.rows, width, seen, ds + at, kStride, 1, t.k + strip.begin * width, width,
                          x.dq[band] + (q.first + strip.row) * width, width);
     }
-    if (head.by_panels && sight.affine) by_backward(head, q, k, sight, strip, ds, x);
   }
-  if (!sight.affine && (x.d_table || x.d_by || x.d_by_rows)) scattered_backward(head, q, k, set, sight, ds, x);
 }
 
 /// Adds this thread's sums of head h to those of all threads.
 inline void flush(const Head& head, int64_t h, BackwardHead& x) {
   const Attend& a = head.a;
-  if (!x.d_table && !x.d_by_rows) return;
+  if (!x.d_table && !x.d_factor && !x.d_by_rows) return;
   const std::lock_guard<std::mutex> held(*a.lock);
   const auto add = [](float* from, int64_t count, float* to) {
     for (int64_t i = 0; i < count; i++) to[i] += from[i];
     std::memset(from, 0, static_cast<size_t>(count) * 4);
   };
   if (x.d_table) add(x.d_table, attend_table_columns(a.distances), a.d_table + h * a.table_head);
+  if (x.d_factor) add(x.d_factor, attend_table_columns(a.distances), a.d_factor + h * a.factor_head);
   if (x.d_by_rows) {
     const int64_t count = attend_rows_size(a.distances, a.by_width);
     add(x.d_by_rows, count, a.d_by_rows + h * count);
@@ -186,9 +199,11 @@ void backward(const Attend& a, int64_t begin, int64_t end) {
   x.lse = scratch.take(L), x.delta = scratch.take(L);
   if (a.by_panels) x.by = scratch.take(L * head.by_width);
   if (a.d_by.data) x.d_by = scratch.take(L * head.by_width);
-  std::vector<float*> tables(static_cast<size_t>(shared)), rows(static_cast<size_t>(shared));
+  if (a.factor) x.raw = scratch.take(kTileFloats, true) + 32;
+  std::vector<float*> tables(static_cast<size_t>(shared)), factors(tables), rows(tables);
   for (int64_t n = 0; n < shared; n++) {
     if (a.d_table) tables[static_cast<size_t>(n)] = scratch.take(attend_table_columns(a.distances), true);
+    if (a.d_factor) factors[static_cast<size_t>(n)] = scratch.take(attend_table_columns(a.distances), true);
     if (a.d_by_rows) rows[static_cast<size_t>(n)] = scratch.take(attend_rows_size(a.distances, a.by_width), true);
   }
   std::vector<QueryTile> queries;
@@ -200,7 +215,8 @@ void backward(const Attend& a, int64_t begin, int64_t end) {
         queries.clear();
         for (int64_t first = 0; first < L; first += kAttendRows) queries.push_back(query_tile(a, lane, first));
       }
-      x.d_table = tables[static_cast<size_t>(n)], x.d_by_rows = rows[static_cast<size_t>(n)];
+      x.d_table = tables[static_cast<size_t>(n)], x.d_factor = factors[static_cast<size_t>(n)];
+      x.d_by_rows = rows[static_cast<size_t>(n)];
       pack_head(head, x);
       for (size_t set = 0; set < head.sets.size(); set++) {
         const Strided<float>& d_values = a.sets[set].dv;

@@ -25,7 +25,7 @@ struct Head {
   int64_t width, value_width, by_width;  ///< padded to 16
   int64_t lane = -1, head = 0;
   std::vector<SetSight> sets;
-  const float *table = nullptr, *by_panels = nullptr, *by_rows = nullptr;
+  const float *table = nullptr, *factor = nullptr, *by_panels = nullptr, *by_rows = nullptr;
   uint64_t drop_words = 0;  ///< of the head
 
   explicit Head(const Attend& a)
@@ -37,6 +37,7 @@ struct Head {
   bool move(int64_t to_lane, int64_t to_head) {
     head = to_head;
     if (a.table) table = a.table + to_head * a.table_head;
+    if (a.factor) factor = a.factor + to_head * a.factor_head;
     if (a.keep < 1) drop_words = drop_head(a.seed, a.head_name ? a.head_name[to_head] : to_head);
     if (a.by_panels) {
       by_panels = a.by_panels + to_head * attend_panels_size(a.distances, a.by_width);
@@ -67,9 +68,21 @@ struct Head {
     });
   }
 
+  /// Products of a strip times the factors of their distances.
+  void scale(const QueryTile& q, const KeyTile& k, const TileSight& sight, const Strip& strip, float* s,
+             float* raw) const {
+    if (!factor) return;
+    for (int64_t r = strip.row; r < strip.row + strip.rows; r++) {
+      const RowSight row_sight = row(q, k, sight, r);
+      if (row_sight.low >= row_sight.high) continue;
+      scale_row(s + r * kStride, strip.begin, strip.end, row_sight.factor, a.floor, raw ? raw + r * kStride : nullptr);
+    }
+  }
+
   /// Where columns are in any order: table and p . r go into the mask, pair by pair.
   void complete_mask(const QueryTile& q, const KeyTile& k, size_t set, TileSight& sight, const float* p) const {
-    if (sight.affine || (!table && !by_rows)) return;
+    if (sight.affine || (!table && !by_rows && !factor)) return;
+    if (factor) sight.factor.assign(sight.mask.size(), 0);
     const int64_t* at = sets[set].at + k.first;
     for (int64_t r = 0; r < q.count; r++) {
       float* mask = sight.mask.data() + r * kAttendColumns;
@@ -77,6 +90,7 @@ struct Head {
         if (mask[c] != 0) continue;
         const int64_t y = column(q.at[r] - at[c]);
         if (table) mask[c] += table[y];
+        if (factor) sight.factor[static_cast<size_t>(r * kAttendColumns + c)] = factor[y];
         if (by_rows) mask[c] += dot(p + r * by_width, by_rows + y * by_width, by_width);
       }
     }
@@ -96,9 +110,14 @@ struct Head {
   }
 
   RowSight row(const QueryTile& q, const KeyTile& k, const TileSight& sight, int64_t r) const {
-    if (!sight.affine) return {sight.mask.data() + r * kAttendColumns, 0, INT32_MAX};
     RowSight out;
+    if (!sight.affine) {
+      out.table = sight.mask.data() + r * kAttendColumns;
+      if (factor) out.factor = sight.factor.data() + r * kAttendColumns;
+      return out;
+    }
     if (table && q.at[r] >= 0) out.table = table + column(q.at[r] - k.at.low);
+    if (factor && q.at[r] >= 0) out.factor = factor + column(q.at[r] - k.at.low);
     if (!sight.full) out.low = sight.low[r], out.high = sight.high[r];
     return out;
   }

@@ -48,7 +48,8 @@ struct TileSight {
   int strips = 0;
   Strip strip[kAttendRows / 24];
   int32_t low[kAttendRows], high[kAttendRows];
-  std::vector<float> mask;  ///< [rows, kAttendColumns] 0 or -inf
+  std::vector<float> mask;    ///< [rows, kAttendColumns] 0 or -inf
+  std::vector<float> factor;  ///< like it; empty: none
 };
 
 /// The sets as lane b sees them.

@@ -120,9 +120,28 @@ KINFOLK_INLINE Count iota() {
 
 /// How a row of scores is changed before its softmax.
 struct RowSight {
-  const float* table = nullptr;  ///< added, by column
+  const float* table = nullptr;   ///< added, by column
+  const float* factor = nullptr;  ///< multiplied before, by column
   int32_t low = 0, high = INT32_MAX;
 };
+
+/// Columns [begin, end) of a row of products s become max(s, floor) factor; the former go to `raw`, if given.
+inline void scale_row(float* s, int64_t begin, int64_t end, const float* factor, float floor, float* raw) {
+  for (int64_t c = begin; c < end; c += KINFOLK_LANES) {
+    const Lane v = greater(load(s + c), all(floor));
+    if (raw) store(raw + c, v);
+    store(s + c, v * load(factor + c));
+  }
+}
+/// The gradient ds of the scaled scores becomes that of the products; adds that of factor to `sum`, if given.
+inline void scale_row_backward(float* ds, int64_t begin, int64_t end, const float* factor, float floor,
+                               const float* raw, float* sum) {
+  for (int64_t c = begin; c < end; c += KINFOLK_LANES) {
+    const Lane d = load(ds + c), v = load(raw + c);
+    if (sum) store(sum + c, load(sum + c) + d * v * all(kLn2));
+    store(ds + c, v > all(floor) ? d * load(factor + c) : Lane{});
+  }
+}
 
 template <bool table, bool part>
 KINFOLK_INLINE Lane score_at(const float* s, int64_t c, const RowSight& sight) {

@@ -71,9 +71,9 @@ void check(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Ten
 
 Tensor like_scores(const Tensor& q) { return q.detach().to(score_type(q)); }
 
-/// The part of a step's table that covers [nearest, farthest]; undefined when the step has none.
-Tensor table_of(ScoreStep& step, const Tensor& like, int64_t nearest, int64_t farthest) {
-  const auto made = step.by_distance(like, nearest, farthest);
+/// The part of a step's table or factor that covers [nearest, farthest]; undefined when the step has none.
+template <class Made>
+Tensor table_of(const std::optional<Made>& made, const Tensor& like, int64_t nearest, int64_t farthest) {
   if (!made || !made->table.defined()) return {};
   const Tensor& table = made->table;
   const int64_t skip = nearest - made->lowest, wanted = farthest - nearest + 1;
@@ -118,7 +118,9 @@ bool takes_kernel(const Tensor& q, bool graph) {
 
 /// What score steps add, so that a fused path can; the reason where they do something else.
 struct Added {
-  Tensor table;  ///< [H or 1, distances], the sum of all; undefined: none
+  Tensor table;   ///< [H or 1, distances], the sum of all; undefined: none
+  Tensor factor;  ///< [H or 1, distances], what the first step multiplies by; undefined: nothing
+  bool relu = false;
   std::optional<QueryTable> by;
   std::string why_not;
 };
@@ -126,7 +128,18 @@ Added added_by(const std::vector<ScoreStep*>& steps, const Tensor& q_raw, const 
                int64_t farthest, bool learns) {
   Added added;
   for (ScoreStep* step : steps) {
-    const Tensor table = table_of(*step, like, nearest, farthest);
+    const auto made = step->scales_by_distance(like, nearest, farthest);
+    if (const Tensor factor = table_of(made, like, nearest, farthest); factor.defined()) {
+      if (!learns) {
+        added.why_not = text("a score step multiplies in ", like.scalar_type(), " (fused: Float, BFloat16)");
+      } else if (step != steps[0]) {
+        added.why_not = "a score step that multiplies is not the first of the steps";
+      }
+      if (!added.why_not.empty()) return added;
+      added.factor = factor, added.relu = made->relu;
+      continue;
+    }
+    const Tensor table = table_of(step->by_distance(like, nearest, farthest), like, nearest, farthest);
     if (table.defined() && (learns || !table.requires_grad())) {
       added.table = added.table.defined() ? added.table + table : table;
       continue;
@@ -219,6 +232,11 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
       if (added.table.defined()) {
         call->table_input = inputs.size();
         inputs.push_back(added.table);
+      }
+      if (added.factor.defined()) {
+        call->factor_input = inputs.size();
+        call->relu = added.relu;
+        inputs.push_back(added.factor);
       }
       if (added.by) {
         call->by_input = inputs.size();

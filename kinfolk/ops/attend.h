@@ -48,6 +48,14 @@ struct DistanceTable {
   int64_t lowest = 0;
 };
 
+/// What a score step multiplies by: score becomes max(score, 0) table, or score table. The table holds every distance
+/// that is asked for, column c is distance lowest + c.
+struct DistanceFactor {
+  Tensor table;  ///< [H, distances]
+  int64_t lowest = 0;
+  bool relu = false;
+};
+
 /// What a score step adds by query and distance: scale p_i . r_(i-j), so that a fused kernel can.
 struct QueryTable {
   Tensor p;  ///< [B, H, L, c]
@@ -74,6 +82,11 @@ struct ScoreStep {
   virtual Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) = 0;  ///< new scores, same shape
   /// The same as a table, when the step only adds by distance; it may want a gradient. Undefined table: it cannot.
   virtual std::optional<DistanceTable> by_distance(const Tensor& /*like*/, int64_t /*nearest*/, int64_t /*farthest*/) {
+    return {};
+  }
+  /// The same as a factor, when the step only multiplies by distance; it may want a gradient.
+  virtual std::optional<DistanceFactor> scales_by_distance(const Tensor& /*like*/, int64_t /*nearest*/,
+                                                           int64_t /*farthest*/) {
     return {};
   }
   /// The same by query and distance, when the step only adds so; differentiable.
@@ -112,7 +125,8 @@ Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Te
 /// Why a call would not take a fused path; empty: it does. Fused are, on the CPU: one band, a pattern that is one
 /// interval of distances or has views (each of which is a fused call, where tiles are not cheaper), no dropout; several
 /// sets of keys, documents, limits, invalid tokens and grouped heads included. Score steps: in float32 and bfloat16
-/// (computed in float32) those that add by distance, and one that adds by query and distance, all of which may learn;
+/// (computed in float32) those that add by distance, one that adds by query and distance and, as the first of them, one
+/// that multiplies by distance, all of which may learn;
 /// in double constant tables by distance.
 std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
                                        const AttendPlan& plan);

@@ -42,8 +42,10 @@ struct AttendCall {
   Layout layout;
 
   // The kernel's path only: places among the inputs, 0 where there is none.
-  size_t table_input = 0;  ///< [H or 1, distances]
-  size_t by_input = 0;     ///< p [B, H, L, c], then r [H, distances, c]
+  size_t table_input = 0;   ///< [H or 1, distances]
+  size_t factor_input = 0;  ///< [H or 1, distances]
+  bool relu = false;        ///< before the factor
+  size_t by_input = 0;      ///< p [B, H, L, c], then r [H, distances, c]
   double by_scale = 1;
 
   // The kernel's path and that of ATen's kernel.

@@ -23,6 +23,11 @@ struct OfHeads final : ScoreStep {
     if (made && made->table.defined() && made->table.size(0) > 1) made->table = made->table.index_select(0, heads);
     return made;
   }
+  std::optional<DistanceFactor> scales_by_distance(const Tensor& like, int64_t nearest, int64_t farthest) override {
+    auto made = all->scales_by_distance(like, nearest, farthest);
+    if (made && made->table.defined() && made->table.size(0) > 1) made->table = made->table.index_select(0, heads);
+    return made;
+  }
   std::optional<QueryTable> by_query(const Tensor& q_raw, int64_t nearest, int64_t farthest) override {
     auto made = all->by_query(spread(q_raw), nearest, farthest);
     if (made && made->r.defined()) made->p = made->p.index_select(1, heads), made->r = made->r.index_select(0, heads);

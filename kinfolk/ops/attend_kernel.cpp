@@ -62,7 +62,14 @@ struct Described {
       a.head_name = call.names.head.empty() ? nullptr : call.names.head.data();
     }
     a.lowest = call.lowest;
-    if (call.table_input) pack_table(inputs[call.table_input]);
+    if (call.table_input) {
+      const auto [table, head] = pack_table(inputs[call.table_input], kernels::kAttendLog2e);
+      a.table = table, a.table_head = head;
+    }
+    if (call.factor_input) {
+      const auto [table, head] = pack_table(inputs[call.factor_input], 1);
+      a.factor = table, a.factor_head = head, a.floor = call.relu ? 0 : -INFINITY;
+    }
     if (call.by_input) pack_by(call, inputs[call.by_input], inputs[call.by_input + 1]);
   }
 
@@ -78,17 +85,17 @@ struct Described {
     const Tensor& rows = hold(unit_rows(x));
     return {rows.const_data_ptr<int64_t>(), rows.size(0) == 1 ? 0 : rows.stride(0)};
   }
-  void pack_table(const Tensor& given) {
+  /// The packed table and the floats from head to head.
+  std::pair<const float*, int64_t> pack_table(const Tensor& given, float unit) {
     const Tensor table = given.to(at::kFloat).contiguous();  // [H or 1, distances]
     a.distances = table.size(1);
     const int64_t columns = kernels::attend_table_columns(a.distances);
     const Tensor& packed = hold(at::empty({table.size(0), columns}, table.options()));
     for (int64_t h = 0; h < table.size(0); ++h) {
-      kernels::attend_pack_table(table.const_data_ptr<float>() + h * a.distances, a.distances,
+      kernels::attend_pack_table(table.const_data_ptr<float>() + h * a.distances, a.distances, unit,
                                  packed.data_ptr<float>() + h * columns);
     }
-    a.table = packed.const_data_ptr<float>();
-    a.table_head = table.size(0) == 1 ? 0 : columns;
+    return {packed.const_data_ptr<float>(), table.size(0) == 1 ? 0 : columns};
   }
   void pack_by(const AttendCall& call, const Tensor& p, const Tensor& given) {
     const Tensor r = floats(given);  // [H, distances, c]
@@ -156,11 +163,14 @@ std::vector<Tensor> backward(const AttendCall& call, const std::vector<Tensor>& 
     for (size_t b = 0; b < a.bands.size(); ++b) a.sets[s].keys[b].dk = sum(at.k(s, b));
   }
   const auto options = inputs[0].options().dtype(at::kFloat);
-  Tensor d_table, d_rows;
-  if (call.table_input && wanted[call.table_input]) {
-    d_table = at::zeros({inputs[call.table_input].size(0), kernels::attend_table_columns(a.distances)}, options);
-    a.d_table = d_table.data_ptr<float>();
-  }
+  Tensor d_rows;
+  const auto sums_of_table = [&](size_t input) {
+    if (!input || !wanted[input]) return Tensor();
+    return at::zeros({inputs[input].size(0), kernels::attend_table_columns(a.distances)}, options);
+  };
+  const Tensor d_table = sums_of_table(call.table_input), d_factor = sums_of_table(call.factor_input);
+  if (d_table.defined()) a.d_table = d_table.data_ptr<float>();
+  if (d_factor.defined()) a.d_factor = d_factor.data_ptr<float>();
   if (call.by_input) {
     a.d_by = sum(call.by_input);
     if (wanted[call.by_input + 1]) {
@@ -175,9 +185,9 @@ std::vector<Tensor> backward(const AttendCall& call, const std::vector<Tensor>& 
                  [&](int64_t begin, int64_t end) { kernels::attend_backward(a, begin, end); });
   }
   // Columns hold the farthest distance first.
-  if (d_table.defined()) {
-    sums[call.table_input] = d_table.narrow(1, kernels::kAttendMargin, a.distances).flip(1);
-  }
+  const auto by_distance = [&](const Tensor& x) { return x.narrow(1, kernels::kAttendMargin, a.distances).flip(1); };
+  if (d_table.defined()) sums[call.table_input] = by_distance(d_table);
+  if (d_factor.defined()) sums[call.factor_input] = by_distance(d_factor);
   if (d_rows.defined()) {
     constexpr double kLn2 = 0.6931471805599453;  // p was in units of log2
     sums[call.by_input + 1] =

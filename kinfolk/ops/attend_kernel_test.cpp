@@ -26,6 +26,24 @@ struct TableStep : ScoreStep {
   int64_t lowest;
 };
 
+/// max(score, 0) f_h[i - j], or score f_h[i - j]; f learns.
+struct FactorStep : ScoreStep {
+  FactorStep(Tensor table, int64_t lowest, bool relu) : table(std::move(table)), lowest(lowest), relu(relu) {}
+  std::vector<Tensor> prepare(const Tensor&, int64_t, int64_t) override { return {table}; }
+  Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override {
+    const Tensor index = (tile.distance - lowest).expand({tile.scores.size(0), 1, -1, -1});
+    const Tensor read = prepared[0].index_select(1, index.reshape({-1}));  // [H or 1, B Lq Lk]
+    return (relu ? tile.scores.relu() : tile.scores) *
+           read.view({-1, index.size(0), index.size(2), index.size(3)}).transpose(0, 1);
+  }
+  std::optional<DistanceFactor> scales_by_distance(const Tensor&, int64_t, int64_t) override {
+    return DistanceFactor{table, lowest, relu};
+  }
+  Tensor table;  ///< [H or 1, distances]
+  int64_t lowest;
+  bool relu;
+};
+
 /// Adds 0.3 (q_raw + v) . r_(i-j) over the first c channels.
 struct ByStep : ScoreStep {
   ByStep(Tensor v, Tensor r, int64_t lowest) : v(std::move(v)), r(std::move(r)), lowest(lowest) {}
@@ -48,7 +66,7 @@ struct ByStep : ScoreStep {
 
 struct Case {
   Problem p;
-  bool table = false, one_table = false, by = false;
+  bool table = false, one_table = false, by = false, factor = false, relu = true;
   int64_t channels = 4, span = 700;
 };
 
@@ -71,10 +89,12 @@ Outcome run(const Case& c, at::ScalarType type, bool plain, const std::vector<Te
   leaf(p.q[0].q);
   for (size_t s = 0; s < p.keys.size(); ++s) leaf(p.keys[s].v), leaf(p.bands[s][0].k);
   leaf(p.q_raw);
-  Tensor table, v, r;
-  leaf(table), leaf(v), leaf(r);
+  Tensor table, v, r, factor;
+  leaf(table), leaf(v), leaf(r), leaf(factor);
   TableStep table_step(table, -c.span);
   ByStep by_step(v, r, -c.span);
+  FactorStep factor_step(factor, -c.span, c.relu);
+  if (c.factor) p.score.push_back(&factor_step);
   if (c.table) p.score.push_back(&table_step);
   if (c.by) p.score.push_back(&by_step);
   p.plan.query_tile = 128, p.plan.key_tile = 512;
@@ -100,6 +120,7 @@ void expect_kernel_is_plain(const Case& c, const std::string& what, double bound
   given.push_back(draw({c.one_table ? 1 : p.heads, distances}));
   given.push_back(draw({p.heads, c.channels}));
   given.push_back(draw({p.heads, distances, c.channels}));
+  given.push_back(draw({c.one_table ? 1 : p.heads, distances}));
   // Every number is one of float, so that both paths start from the same.
   for (Tensor& x : given) x = x.to(at::kFloat).to(at::kDouble);
   const Tensor d_out = draw({p.batch, p.heads, p.length, p.keys[0].v.size(3)}).to(at::kFloat).to(at::kDouble);
@@ -130,6 +151,10 @@ TEST(AttendKernel, LengthsAroundTiles) {
       expect_kernel_is_plain(c, text(pattern, " at ", length));
       c.table = c.by = true;
       expect_kernel_is_plain(c, text(pattern, " at ", length, " with tables"));
+      c.factor = true;
+      expect_kernel_is_plain(c, text(pattern, " at ", length, " with tables and factors"));
+      c.table = c.by = c.relu = false;
+      expect_kernel_is_plain(c, text(pattern, " at ", length, " with factors"));
     }
 }
 
@@ -153,6 +178,8 @@ TEST(AttendKernel, StepsOverACache) {
     expect_kernel_is_plain(c, text(length, " queries with tables"));
     c.p.gaps(static_cast<uint64_t>(length));
     expect_kernel_is_plain(c, text(length, " queries with gaps"));
+    c.factor = true;
+    expect_kernel_is_plain(c, text(length, " queries with gaps and factors"));
   }
 }
 
@@ -213,6 +240,7 @@ TEST(AttendKernel, AnyCombination) {
     }
     if (chance(20)) p.q[0].nearest = pick(-3, 6);
     c.table = chance(50), c.one_table = chance(30), c.by = chance(50);
+    c.factor = chance(40), c.relu = chance(50);
     expect_kernel_is_plain(c, text("round ", round, ", ", p.pattern));
   }
 }
@@ -230,7 +258,8 @@ TEST(AttendKernel, Bfloat16ComputesInFloat) {
   Case c = make(2, 4, 2, 120, 150, 16, "causal");
   c.table = c.by = true;
   std::vector<Tensor> given = {c.p.q[0].q, c.p.keys[0].v, c.p.bands[0][0].k, c.p.q_raw};
-  for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{{4, 1400}, {4, 4}, {4, 1400, 4}}) {
+  for (const std::vector<int64_t>& sizes :
+       std::vector<std::vector<int64_t>>{{4, 1400}, {4, 4}, {4, 1400, 4}, {4, 1400}}) {
     given.push_back(at::randn(sizes, at::kDouble));
   }
   for (Tensor& x : given) x = x.to(at::kBFloat16).to(at::kDouble);

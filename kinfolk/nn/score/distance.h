@@ -15,7 +15,11 @@ struct Distance : Score {
   Distance(const Options&, const Context& context);
   std::vector<Tensor> prepare(const Tensor& like, int64_t nearest, int64_t farthest) override;
   Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override;
+  std::optional<DistanceFactor> scales_by_distance(const Tensor& like, int64_t nearest, int64_t farthest) override;
   Tensor alpha, beta;
+
+ private:
+  Tensor factor(const Tensor& like, int64_t nearest, int64_t farthest) const;  ///< [H, distances]
 };
 
 }  // namespace kinfolk
