@@ -1,4 +1,4 @@
-// check: the laws of every member, and the golden cases, on this machine. bench: how fast members are on it.
+// check: the laws of every member, and the golden cases, on this machine.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,13 +8,10 @@
 #include <iostream>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/eval/laws.h"
-#include "kinfolk/eval/throughput.h"
-#include "kinfolk/train/progress.h"
 
 namespace kinfolk {
 namespace {
@@ -131,49 +128,6 @@ void run_check(const std::string& name, int& status) {
   if (!good) status = 1;
 }
 
-struct BenchFlags {
-  std::vector<std::string> names;
-  std::string size = "tiny", budget, lengths = "512,1024,2048,4096";
-  bool json = false;
-};
-
-void run_bench(const BenchFlags& flags) {
-  const auto names = flags.names.empty() ? recipe_names() : flags.names;
-  const auto lengths = parse_counts(flags.lengths, "--lengths");
-  for (const auto& name : names) resolve(name, flags.size, {}, flags.budget);  // all are refused before one is measured
-  nlohmann::json rows = nlohmann::json::array();
-  if (!flags.json) {
-    std::printf("%-20s %8s %12s %12s %12s %12s %12s\n", "member", "length", "train tok/s", "read tok/s", "decode tok/s",
-                "state", "train peak");
-  }
-  for (const auto& name : names) {
-    const auto [recipe, size] = resolve(name, flags.size, {}, flags.budget);
-    const auto model = Model::make(recipe, size, 1);
-    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-    if (const int64_t last = model->traits().context; last > 0 && longest + kDecodeSteps > last) {
-      std::cerr << name << ": its positions end at " << last << "; longer lengths are left out\n";
-    }
-    for (const auto& t : measure(*model, lengths)) {
-      if (flags.json) {
-        rows.push_back({{"member", name},
-                        {"length", t.length},
-                        {"train_tokens_per_second", t.train},
-                        {"read_tokens_per_second", t.read},
-                        {"decode_tokens_per_second", t.decode},
-                        {"state_bytes", t.state_bytes},
-                        {"train_peak_bytes", t.train_peak},
-                        {"read_peak_bytes", t.read_peak}});
-      } else {
-        std::printf("%-20s %8lld %12.0f %12.0f %12.0f %12s %12s\n", name.c_str(), static_cast<long long>(t.length),
-                    t.train, t.read, t.decode, human_bytes(static_cast<double>(t.state_bytes)).c_str(),
-                    human_bytes(static_cast<double>(t.train_peak)).c_str());
-        std::fflush(stdout);
-      }
-    }
-  }
-  if (flags.json) std::cout << rows.dump(1) << "\n";
-}
-
 }  // namespace
 
 void add_check(CLI::App& app, int& status) {
@@ -185,20 +139,6 @@ void add_check(CLI::App& app, int& status) {
       "Laws: what every member must obey, such as that a text read in pieces gives the numbers of the text read at\n"
       "once. Golden cases: numbers from independent programs. Exit 1 when anything disagrees.");
   command->callback([name, &status] { run_check(*name, status); });
-}
-
-void add_bench(CLI::App& app, int&) {
-  auto flags = std::make_shared<BenchFlags>();
-  auto* command = app.add_subcommand("bench", "Speed, state and memory of members by length, on random bytes");
-  command->add_option("name", flags->names, "Recipes; nothing: all")->type_name("");
-  command->add_option("--size", flags->size, "How large: tiny, small, base, or the path of a .toml file like theirs")
-      ->capture_default_str()
-      ->type_name("NAME");
-  command->add_option("--budget", flags->budget, "Parameters, such as 10M: the width is solved to meet it")
-      ->type_name("NUMBER");
-  command->add_option("--lengths", flags->lengths, "Lengths in bytes")->capture_default_str()->type_name("LIST");
-  command->add_flag("--json", flags->json, "Print the result as JSON");
-  command->callback([flags] { run_bench(*flags); });
 }
 
 }  // namespace kinfolk
