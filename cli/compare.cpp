@@ -208,6 +208,9 @@ void add_picture(Report& report, const std::string& name, const json& found) {
 void run_compare(CompareFlags& flags, int& status) {
   const fs::path out = flags.training.out;
   const Corpus corpus = flags.training.corpus();
+  if (corpus.images.any()) {
+    refuse("[compare] expected a text; found images, which train and eval measure: ", corpus.path);
+  }
   std::string budget;
   const Members members = plan(flags, corpus, budget);
   const int64_t context = members[0].second.context;

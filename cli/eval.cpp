@@ -7,8 +7,10 @@
 #include "cli/command.h"
 #include "cli/store.h"
 #include "kinfolk/core/errors.h"
+#include "kinfolk/eval/images.h"
 #include "kinfolk/eval/perplexity.h"
 #include "kinfolk/train/checkpoint.h"
+#include "kinfolk/train/data/images.h"
 #include "kinfolk/train/progress.h"
 
 namespace kinfolk {
@@ -19,6 +21,7 @@ struct EvalFlags {
   int64_t tokens = 0, chunk = 512;
   std::vector<std::string> sets;
   bool json = false, whole = false;
+  std::vector<const CLI::Option*> of_text;  ///< options that images leave without effect
 };
 
 /// 1, 2, 4 and 8 times the trained length, as far as the text goes.
@@ -72,12 +75,59 @@ void print_table(const Scores& scores) {
   }
 }
 
+void print_images(const ImageScores& scores, const std::vector<ImageBaseline>& baselines, bool json) {
+  if (json) {
+    nlohmann::json out = {{"bits_per_pixel", scores.bits},
+                          {"error", scores.error},
+                          {"images", scores.images},
+                          {"pixels", scores.pixels},
+                          {"pixels_per_second", scores.pixels_per_second}};
+    for (const auto& b : baselines) out["baselines"].push_back({{"name", b.name}, {"bits_per_pixel", b.bits}});
+    for (const auto& row : scores.rows) out["rows"].push_back({{"bits_per_pixel", row.bits}, {"error", row.error}});
+    std::cout << out.dump(1) << "\n";
+    return;
+  }
+  std::printf("%10s %9s %9s %9s %12s\n", "bits/pixel", "+-", "images", "pixels", "pixels/s");
+  std::printf("%10.4f %9s %9lld %9lld %12.0f\n\n%9s %10s %9s\n", scores.bits, error_text(scores.error).c_str(),
+              static_cast<long long>(scores.images), static_cast<long long>(scores.pixels), scores.pixels_per_second,
+              "row", "bits/pixel", "+-");
+  for (size_t row = 0; row < scores.rows.size(); ++row) {
+    std::printf("%9zu %10.4f %9s\n", row, scores.rows[row].bits, error_text(scores.rows[row].error).c_str());
+  }
+  std::printf("\ncounts of the training images, for scale:\n");
+  for (const auto& b : baselines) std::printf("%10.4f  %s\n", b.bits, b.name.c_str());
+}
+
+/// Images are scored whole, so that lengths and ways of reading have no meaning.
+void eval_images(const EvalFlags& flags) {
+  for (const auto* option : flags.of_text)
+    if (option->count() > 0) {
+      refuse("[--", option->get_lnames().at(0), "] expected none for images, which are read whole; found it");
+    }
+  auto loaded = load_run(checkpoint_file(flags.run, flags.checkpoint), true, flags.sets);
+  Corpus corpus = read_corpus(flags.data);
+  check_form(loaded.record.images, corpus, flags.data);
+  refuse_store_of_images(loaded, flags.store);
+  const ImageForm& form = corpus.images;
+  const auto baselines = image_baselines(corpus.train.bytes, corpus.valid.bytes, form.rows, form.columns, form.levels);
+  Pixels pixels = std::move(corpus.valid.bytes);
+  if (flags.whole) pixels.insert(pixels.begin(), corpus.train.bytes.begin(), corpus.train.bytes.end());
+  Progress progress("scoring", 1.0);
+  const ImageGrid grid = grid_of(*loaded.model, corpus.images.rows, corpus.images.columns);
+  const ImageScores scores = score_images(*loaded.model, pixels, grid, flags.tokens > 0 ? flags.tokens : 65536, 32,
+                                          [&](double share) { progress.update(share); });
+  progress.finish();
+  print_images(scores, baselines, flags.json);
+}
+
 void run_eval(const EvalFlags& flags) {
+  if (holds_images(flags.data)) return eval_images(flags);
   ScoreOptions options;
   if (!flags.lengths.empty()) options.lengths = parse_counts(flags.lengths, "--lengths");
   const std::string file = checkpoint_file(flags.run, flags.checkpoint);
   const Bytes text = flags.whole ? read_text(flags.data).bytes : read_corpus(flags.data).valid.bytes;
   auto loaded = load_run(file, true, flags.sets);
+  check_form(loaded.record.images, Corpus{}, flags.data);
   Model& model = *loaded.model;
   const auto size = static_cast<int64_t>(text.size());
   if (flags.lengths.empty()) options.lengths = usual_lengths(model.size().context, size);
@@ -102,12 +152,14 @@ void run_eval(const EvalFlags& flags) {
 
 void add_eval(CLI::App& app, int&) {
   auto flags = std::make_shared<EvalFlags>();
-  auto* command =
-      app.add_subcommand("eval", "Measure a trained run: bits per byte of a text, by length and by position");
+  auto* command = app.add_subcommand(
+      "eval", "Measure a trained run: bits per byte of a text, by length and by position, or of images");
   command->add_option("run", flags->run, "Folder of a run (what train made), or a checkpoint file")
       ->required()
       ->type_name("");
-  command->add_option("--data", flags->data, "File or folder, any bytes; the part of it that train holds out is scored")
+  command
+      ->add_option("--data", flags->data,
+                   "File or folder, any bytes, or images as for train; the part of it that train holds out is scored")
       ->required()
       ->type_name("PATH");
   command->add_flag("--whole", flags->whole, "Score all of --data, not the held-out part");
@@ -136,6 +188,7 @@ void add_eval(CLI::App& app, int&) {
   command->footer(
       "Windows of each length are spread evenly over the text; each starts from nothing. The error bar (+-) is the\n"
       "standard error over windows. Example: kinfolk eval runs/rope --data BOOK.txt --lengths 256,1024,4096");
+  for (const char* name : {"--lengths", "--chunk", "--mode"}) flags->of_text.push_back(command->get_option(name));
   command->callback([flags] { run_eval(*flags); });
 }
 

@@ -1,4 +1,4 @@
-// generate: text from a run, streamed.
+// generate: text from a run, streamed; or images.
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/generate_images.h"
 #include "cli/store.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/memory.h"
@@ -27,6 +28,8 @@ struct GenerateFlags {
   GenerateOptions options;
   int64_t samples = 1, seed = 1;
   bool json = false, quiet = false, prompt_given = false;
+  ImageFlags images;
+  std::vector<const CLI::Option*> of_text;  ///< options that images leave without effect
 };
 
 std::string read_all(std::istream& in, const std::string& name) {
@@ -84,7 +87,32 @@ void print_summary(const Generated& result) {
   std::cerr << line << "; peak memory " << human_bytes(static_cast<double>(peak_resident_bytes())) << "\n";
 }
 
+void run_images(const GenerateFlags& flags, int& status) {
+  for (const auto* option : flags.of_text)
+    if (option->count() > 0) {
+      const std::string name = option->get_lnames().empty() ? option->get_name(true) : "--" + option->get_lnames()[0];
+      refuse("[", name, "] expected none with --images, where it has no effect; found it");
+    }
+  ImageFlags images = flags.images;
+  images.json = flags.json, images.quiet = flags.quiet;
+  check_images(images);
+  check_generate(flags.options);
+  auto loaded = load_run(checkpoint_file(flags.run, flags.checkpoint), true, flags.sets);
+  if (!loaded.record.images.any()) {
+    refuse("[--images] expected a run that was trained on images; found one of text: ", loaded.record.data);
+  }
+  refuse_store_of_images(loaded, flags.store);
+  watch_interrupts();
+  SamplerOptions sampler = flags.options.sampler;
+  sampler.seed = static_cast<uint64_t>(flags.seed);
+  draw_picture(loaded, images, sampler, status);
+}
+
 void run_generate(const GenerateFlags& flags, int& status) {
+  if (flags.images.count > 0) return run_images(flags, status);
+  if (!flags.images.out.empty())
+    refuse("[--out] expected it with --images; found it with text, which goes to standard output");
+  if (flags.images.complete_given) refuse("[--complete] expected it with --images; found it with text");
   GenerateOptions options = flags.options;
   options.tokens = flags.tokens == "-1" ? -1 : parse_count(flags.tokens, "--tokens");
   if (!flags.memory_limit.empty()) options.memory_limit = parse_count(flags.memory_limit, "--memory-limit", 1);
@@ -92,6 +120,9 @@ void run_generate(const GenerateFlags& flags, int& status) {
   check_generate(options);
   const std::string prompt = prompt_of(flags);
   auto loaded = load_run(checkpoint_file(flags.run, flags.checkpoint), true, flags.sets);
+  if (loaded.record.images.any()) {
+    refuse("[generate] expected --images NUMBER, since the run was trained on images; found none");
+  }
   prepare_store(loaded, flags.store);
   watch_interrupts();
   for (int64_t sample = 0; sample < flags.samples && !asked_to_stop(); ++sample) {
@@ -123,11 +154,13 @@ void run_generate(const GenerateFlags& flags, int& status) {
 void add_generate(CLI::App& app, int& status) {
   auto flags = std::make_shared<GenerateFlags>();
   auto& sampler = flags->options.sampler;
-  auto* command = app.add_subcommand("generate", "Write text with a trained run, byte by byte as it is made");
+  auto* command =
+      app.add_subcommand("generate", "Write text with a trained run, byte by byte as it is made; or images");
   command->add_option("run", flags->run, "Folder of a run (what train made), or a checkpoint file")
       ->required()
       ->type_name("");
-  command->add_option("stdin", flags->stdin_mark, "-: the prompt comes from standard input")->type_name("");
+  auto* mark = command->add_option("stdin", flags->stdin_mark, "-: the prompt comes from standard input");
+  mark->type_name("");
   auto* prompt =
       command->add_option("--prompt", flags->prompt, "Text to go on from, any bytes; none or empty: a newline")
           ->type_name("TEXT");
@@ -164,12 +197,29 @@ void add_generate(CLI::App& app, int& status) {
       ->type_name("PATH");
   add_set(*command, flags->sets, "Changes a setting of the recipe for this text; may be repeated");
   command->add_flag("--json", flags->json, "Print a JSON object a byte: token, log_probability, text");
+  add_count(*command, "--images", flags->images.count, 1,
+            "Runs trained on images: draw so many, image i with the seed + i; to standard output as blocks of grey")
+      ->default_str("");
+  command->add_option("--out", flags->images.out, "With --images: a file for the picture, .svg or .pgm")
+      ->type_name("FILE");
+  auto* complete = command
+                       ->add_option("--complete", flags->images.complete,
+                                    "With --images: keep the upper halves of held-out images of this data, and show "
+                                    "each beside its completion")
+                       ->type_name("PATH");
   command->add_flag("--quiet", flags->quiet, "No line about speed and state at the end");
   command->footer(
       "The options of the draw apply in this order: repetition, temperature, top-k, top-p, min-p.\n"
-      "Example: kinfolk generate runs/rope --prompt \"It was \" -n 500");
-  command->callback([flags, prompt, &status] {
+      "Examples: kinfolk generate runs/rope --prompt \"It was \" -n 500\n"
+      "          kinfolk generate runs/image_2d --images 16 --out samples.svg");
+  flags->of_text.push_back(mark);
+  for (const char* name :
+       {"--prompt", "--prompt-file", "--tokens", "--samples", "--stop", "--memory-limit", "--at-limit"}) {
+    flags->of_text.push_back(command->get_option(name));
+  }
+  command->callback([flags, prompt, complete, &status] {
     flags->prompt_given = prompt->count() > 0;
+    flags->images.complete_given = complete->count() > 0;
     run_generate(*flags, status);
   });
 }

@@ -29,6 +29,17 @@ std::optional<Bytes> training_text(const RunRecord& record) {
 
 }  // namespace
 
+void refuse_store_of_images(const LoadedRun& run, const std::string& given) {
+  const bool wants = run.model->head().wants_store();
+  if (!wants && !given.empty()) {
+    refuse("[--store] expected a member with a datastore; found ", run.record.recipe.name);
+  }
+  if (wants && given != "none") {
+    refuse("[--store] expected none, since a datastore is filled from text alone; found ",
+           given.empty() ? "nothing" : given);
+  }
+}
+
 void prepare_store(LoadedRun& run, const std::string& given) {
   Head& head = run.model->head();
   if (!head.wants_store()) {

@@ -15,4 +15,7 @@ constexpr int64_t kStored = 200000;
 /// answers alone. Nothing for other heads; throws UsageError when `given` is not empty then.
 void prepare_store(LoadedRun& run, const std::string& given);
 
+/// A datastore is filled from text: refuses a member that wants one where images are read, unless `given` is none.
+void refuse_store_of_images(const LoadedRun& run, const std::string& given);
+
 }  // namespace kinfolk

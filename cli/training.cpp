@@ -7,7 +7,7 @@
 #include "cli/command.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/nn/model.h"
-#include "kinfolk/train/data/lanes.h"
+#include "kinfolk/train/data/images.h"
 #include "kinfolk/train/run_log.h"
 
 namespace kinfolk {
@@ -26,7 +26,11 @@ constexpr const char* kBudgets[] = {"tokens", "minutes", "work"};
 }  // namespace
 
 void TrainingFlags::add_to(CLI::App& command) {
-  command.add_option("--data", data, "File or folder to learn from: any bytes, text or not")
+  command
+      .add_option(
+          "--data", data,
+          "File or folder to learn from: any bytes, text or not; or images, a .safetensors file with the tensor "
+          "images U8 [N, rows, columns] or a folder with train.safetensors and valid.safetensors")
       ->required()
       ->type_name("PATH");
   command
@@ -100,14 +104,25 @@ std::string TrainingFlags::budget_words(const Recipe& recipe, const Size& member
   return text(human_count(static_cast<double>(s.tokens)), " tokens each");
 }
 
+std::pair<Recipe, Size> resolve_for(const Corpus& corpus, const std::string& recipe, const TrainingFlags& flags) {
+  const bool images = corpus.images.any();
+  auto out = resolve(recipe, flags.size, flags.sets, images ? "" : flags.budget);
+  out.second = size_for(out.second, corpus.images);
+  if (images && !flags.budget.empty()) {
+    out.second = solve_budget(out.first, out.second, parse_count(flags.budget, "--budget", 1));
+  }
+  return out;
+}
+
 void check_plan(const Recipe& recipe, const Size& size, const Corpus& corpus, const TrainingFlags& flags) {
   const TrainSettings settings = flags.resolved(recipe, size);
-  const Traits traits = Model::make(recipe, size, 1, at::TensorOptions().device(at::kMeta))->traits();
+  const auto model = Model::make(recipe, size, 1, at::TensorOptions().device(at::kMeta));
+  const Traits traits = model->traits();
   if (traits.context > 0 && settings.length > traits.context) {
     refuse("[train.length] expected at most ", traits.context, ", the longest that ", recipe.name, " takes; found ",
            settings.length);
   }
-  const Lanes fits(corpus.train, settings.lanes, settings.length, settings.documents);
+  training_source(corpus, settings, model->grid());
 }
 
 RunSummary train_member(const Recipe& recipe, const Size& size, const Corpus& corpus, const TrainingFlags& flags,
@@ -155,14 +170,15 @@ void add_train(CLI::App& app, int& status) {
       "Example: kinfolk train rope --data BOOK.txt --out runs/rope --tokens 2M");
   command->callback([flags, &status] {
     auto& training = flags->training;
-    const auto [recipe, size] = resolve(flags->recipe, training.size, training.sets, training.budget);
+    const Corpus corpus = training.corpus();
+    const auto [recipe, size] = resolve_for(corpus, flags->recipe, training);
     training.title = "train " + recipe.name;
-    const RunSummary run = train_member(recipe, size, training.corpus(), training, !flags->resume.empty());
+    const RunSummary run = train_member(recipe, size, corpus, training, !flags->resume.empty());
     status = run.exit_status;
     std::printf("%s: %s parameters, %s tokens in %.1f s", recipe.name.c_str(),
                 human_count(static_cast<double>(run.parameters)).c_str(),
                 human_count(static_cast<double>(run.tokens)).c_str(), run.seconds);
-    if (std::isfinite(run.valid_bits)) std::printf(", %.4f bits per byte held out", run.valid_bits);
+    if (std::isfinite(run.valid_bits)) std::printf(", %.4f bits per %s held out", run.valid_bits, corpus.unit());
     std::printf("\n%s\n", fs::absolute(training.out).lexically_normal().string().c_str());
     if (run.interrupted) std::cerr << "stopped and saved; the same command with --resume auto goes on from here\n";
   });

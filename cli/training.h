@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kinfolk/train/data/bytes.h"
@@ -41,6 +42,9 @@ struct RunSummary {
   bool interrupted = false;
   int exit_status = 0;
 };
+
+/// `resolve` of a recipe that is to learn this corpus: images decide the vocabulary and the context of the size.
+std::pair<Recipe, Size> resolve_for(const Corpus& corpus, const std::string& recipe, const TrainingFlags& flags);
 
 /// Refuses what `train_member` would refuse, without training or writing anything.
 void check_plan(const Recipe& recipe, const Size& size, const Corpus& corpus, const TrainingFlags& flags);

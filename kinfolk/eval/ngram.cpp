@@ -43,11 +43,27 @@ void NgramModel::Counts::grow() {
     if (entry.key != 0) at(entry.key - 1) = entry;
 }
 
-NgramModel::NgramModel(int order) : order_(order) {
+NgramModel::NgramModel(int order, int symbols) : order_(order), symbols_(symbols) {
+  if (symbols < 1 || symbols > 256) refuse("[ngram.symbols] expected 1 to 256; found ", symbols);
   if (order < 0 || order > kLargestOrder)
     refuse("[ngram.order] expected 0 to ", kLargestOrder, " bytes of context; found ", order);
   contexts_.resize(static_cast<size_t>(order) + 1);
   followed_.resize(static_cast<size_t>(order) + 1);
+}
+
+void NgramModel::add(uint64_t history, int known, uint8_t next) {
+  for (int n = 0; n <= std::min(order_, known); ++n) {
+    const uint64_t context = last_bytes(history, n);
+    Counts::Entry& seen = contexts_[static_cast<size_t>(n)].at(context);
+    ++seen.total;
+    if (followed_[static_cast<size_t>(n)].at(context << 8 | next).total++ == 0) ++seen.types;
+  }
+}
+
+void NgramModel::add(std::span<const uint8_t> context, uint8_t next) {
+  uint64_t history = 0;
+  for (const uint8_t byte : context) history = history << 8 | byte;
+  add(history, static_cast<int>(std::min<size_t>(context.size(), kLargestOrder)), next);
 }
 
 void NgramModel::train(std::span<const uint8_t> text) {
@@ -67,7 +83,7 @@ void NgramModel::train(std::span<const uint8_t> text) {
 }
 
 double NgramModel::probability(uint64_t history, int known, uint8_t next) const {
-  double p = 1.0 / 256;
+  double p = 1.0 / symbols_;
   for (int n = 0; n <= std::min(order_, known); ++n) {
     const uint64_t context = last_bytes(history, n);
     const Counts::Entry* seen = contexts_[static_cast<size_t>(n)].find(context);

@@ -63,6 +63,23 @@ TEST(Ngram, NoContextAcrossTexts) {
   EXPECT_LT(two.probability(bytes("x"), 'y'), one.probability(bytes("x"), 'y'));
 }
 
+TEST(Ngram, SymbolsAndContextsGivenOneByOne) {
+  const std::string text = "abacabadabacaba";
+  NgramModel whole(2, 5), single(2, 5);
+  whole.train(text);
+  for (size_t i = 0; i < text.size(); ++i) {
+    const size_t from = i < 2 ? 0 : i - 2;
+    const std::vector<uint8_t> context(text.begin() + static_cast<int64_t>(from),
+                                       text.begin() + static_cast<int64_t>(i));
+    single.add(context, static_cast<uint8_t>(text[i]));
+  }
+  EXPECT_DOUBLE_EQ(whole.bits(text), single.bits(text));
+  EXPECT_LT(whole.bits(text), NgramModel(2).bits(text));
+  EXPECT_DOUBLE_EQ(NgramModel(1, 16).bits(text), 4);
+  EXPECT_THROW(NgramModel(1, 0), UsageError);
+  EXPECT_THROW(NgramModel(1, 257), UsageError);
+}
+
 TEST(Ngram, LongerContextsHelpOnStructuredText) {
   std::string text;
   std::mt19937 random(5);

@@ -17,6 +17,7 @@
 #include "kinfolk/core/batch.h"
 #include "kinfolk/core/state.h"
 #include "kinfolk/nn/context.h"
+#include "kinfolk/nn/image_grid.h"
 #include "kinfolk/ops/attend.h"
 
 namespace kinfolk {
@@ -149,6 +150,8 @@ struct Input : torch::nn::Module {
   virtual Traits traits() const { return {}; }
   virtual Tensor embed(Pass& pass) = 0;       ///< [B, L, D]
   virtual Tensor tied() const { return {}; }  ///< [V, D] for a head that shares the table; undefined: none
+  /// Of the images it reads; none: it reads any sequence.
+  virtual ImageGrid grid() const { return {}; }
 };
 
 struct Head : torch::nn::Module {

@@ -7,6 +7,7 @@
 #include "kinfolk/nn/feed/separable.h"
 #include "kinfolk/nn/head/knn_lm.h"
 #include "kinfolk/nn/head/lm.h"
+#include "kinfolk/nn/input/image.h"
 #include "kinfolk/nn/input/positions.h"
 #include "kinfolk/nn/input/tokens.h"
 #include "kinfolk/nn/memory/cache.h"
@@ -167,6 +168,7 @@ Registry<Input>& registry<Input>() {
   static Registry<Input> list = [] {
     Registry<Input> kin("input");
     kin.add<Tokens>("tokens", "token embedding, with or without positions (Vaswani et al. 2017)");
+    kin.add<Image>("image", "pixels with their row and column, in raster order or block by block (Parmar et al. 2018)");
     return kin;
   }();
   return list;

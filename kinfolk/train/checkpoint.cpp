@@ -1,6 +1,8 @@
 #include "kinfolk/train/checkpoint.h"
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/safetensors.h"
@@ -79,6 +81,15 @@ RunRecord record_of(const std::map<std::string, std::string>& metadata, const st
   record.fingerprint = get("fingerprint");
   record.holds = get("holds");
   record.version = get("version");
+  if (const auto found = metadata.find("images"); found != metadata.end()) {
+    const int read = std::sscanf(found->second.c_str(), "%" SCNd64 "x%" SCNd64 "x%" SCNd64, &record.images.rows,
+                                 &record.images.columns, &record.images.levels);
+    const auto& [rows, columns, levels] = record.images;
+    if (read != 3 || rows < 1 || columns < 1 || levels < 2 || rows > (int64_t{1} << 24) / columns ||
+        record.images != ImageForm{rows, columns, record.size.vocabulary - 1}) {
+      wrong(path, text("images of rows x columns x ", record.size.vocabulary - 1, " levels"), found->second);
+    }
+  }
   return record;
 }
 
@@ -140,6 +151,9 @@ void save_checkpoint(const std::string& path, const Model& model, const AdamW* o
                    {"data_split", record.data_split},
                    {"fingerprint", record.fingerprint},
                    {"holds", optimiser ? "all" : "weights"}};
+  if (const auto& form = record.images; form.any()) {
+    file.metadata["images"] = text(form.rows, "x", form.columns, "x", form.levels);
+  }
   write_tensors(path, file);
 }
 
@@ -166,7 +180,7 @@ LoadedTraining load_training(const std::string& path, double dropout) {
   out.run = load(tensors, file, false, &dropout);
   if (out.run.record.holds != "all") wrong(file, "a checkpoint with optimiser and state", "weights alone");
   out.moments = with_prefix(tensors.tensors, kOptimiser);
-  if (out.run.model->traits().carries) {
+  if (out.run.model->traits().carries && !out.run.record.images.any()) {
     const auto& settings = out.run.record.settings;
     for (int64_t part = 0; part < settings.accumulate; ++part) {
       const auto flat = with_prefix(tensors.tensors, text(kState, part, "/"));

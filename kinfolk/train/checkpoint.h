@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinfolk/nn/model.h"
+#include "kinfolk/train/data/bytes.h"
 #include "kinfolk/train/optim.h"
 #include "kinfolk/train/settings.h"
 
@@ -58,6 +59,7 @@ struct RunRecord {
   std::string fingerprint;    ///< of the training text
   std::string holds = "all";  ///< "all", or "weights": no optimiser, no state
   std::string version;        ///< of the program that wrote it
+  ImageForm images = {};      ///< what it was trained on, when not a text
 };
 
 /// Writes atomically: the file appears whole, or the old one stays. `optimiser` null: weights only.

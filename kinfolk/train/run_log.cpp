@@ -29,7 +29,7 @@ std::string to_json(const LogRow& row) {
                                 {"seconds", row.seconds},
                                 {"work", row.work},
                                 {"loss", row.loss},
-                                {"bpb", row.bits}};
+                                {row.pixels ? "bpd" : "bpb", row.bits}};
   if (!row.validation) {
     out["lr"] = row.rate;
     out["norm"] = row.norm;
@@ -57,7 +57,8 @@ std::vector<LogRow> read_log(const std::string& path) {
       row.seconds = number(object, "seconds");
       row.work = number(object, "work");
       row.loss = number(object, "loss");
-      row.bits = number(object, "bpb");
+      row.pixels = object.contains("bpd");
+      row.bits = number(object, row.pixels ? "bpd" : "bpb");
       row.peak_rss = object.at("rss");
       if (!row.validation) {
         row.rate = number(object, "lr");

@@ -12,7 +12,8 @@ struct LogRow {
   int64_t step = 0, tokens = 0;
   double seconds = 0, work = 0;  ///< of training steps; FLOP
   double loss = 0;               ///< nats per token: mean since the last row (train), or over the validation text
-  double bits = 0;               ///< loss / ln 2, bits per byte
+  double bits = 0;               ///< loss / ln 2, bits per byte ("bpb") or per pixel ("bpd", bits per dimension)
+  bool pixels = false;           ///< of images
   double rate = 0, norm = 0, tokens_per_second = 0;  ///< of the last step (train rows)
   int64_t skipped = 0;                               ///< steps skipped until now
   int64_t peak_rss = 0;                              ///< bytes, of the process

@@ -13,7 +13,7 @@
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/file_writer.h"
 #include "kinfolk/core/memory.h"
-#include "kinfolk/train/data/lanes.h"
+#include "kinfolk/train/data/images.h"
 #include "kinfolk/train/events.h"
 #include "kinfolk/train/gradient.h"
 #include "kinfolk/train/interrupt.h"
@@ -83,12 +83,12 @@ class Trainer {
       : settings_(settings),
         corpus_(corpus),
         hooks_(hooks),
-        lanes_(corpus.train, settings.lanes, settings.length, settings.documents),
         objective_(make_objective(recipe)),
-        record_{recipe, size, settings, {}, corpus.path, corpus.split, fingerprint_text(corpus.train.fingerprint()),
-                "all",  ""},
+        record_{recipe, size, settings,     {}, corpus.path, corpus.split, fingerprint_text(corpus.train.fingerprint()),
+                "all",  "",   corpus.images},
         point_(record_.point) {
     check_settings(settings);
+    record_.size = size_for(size, corpus.images);
     record_.size.dropout = settings.dropout;
     for (const Text* text : {&corpus.train, &corpus.valid}) check_vocabulary(*text);
     make_model(out);  // before the folder: what cannot be built leaves nothing behind
@@ -96,7 +96,6 @@ class Trainer {
     folder_->write_configuration(record_);
     log_ = std::make_unique<RunLog>(folder_->file("log.jsonl"), resumed_ ? point_.step : -1);
     if (settings.events) events_ = std::make_unique<EventWriter>(out);
-    lanes_.seek(point_.position);
   }
 
   TrainResult run() {
@@ -155,7 +154,8 @@ class Trainer {
       refuse("[train.length] expected at most ", traits.context, ", the longest this member takes; found ",
              settings_.length);
     }
-    carries_ = traits.carries;
+    source_ = training_source(corpus_, settings_, model_->grid());
+    carries_ = traits.carries && !source_->whole();
     if (carries_ && states_.empty()) start_states();
     model_->train();
     model_->checkpointing = settings_.checkpointing;
@@ -220,7 +220,9 @@ class Trainer {
   }
   int64_t next_length() const {
     if (settings_.tokens <= 0) return settings_.length;
-    return std::clamp<int64_t>((settings_.tokens - point_.tokens) / settings_.lanes, 0, settings_.length);
+    const int64_t left = std::max<int64_t>((settings_.tokens - point_.tokens) / settings_.lanes, 0);
+    if (left < settings_.length && source_->whole()) return 0;
+    return std::min(left, settings_.length);
   }
   double work_of(int64_t length) const {
     return 3 * static_cast<double>(settings_.lanes) * model_->flops(length, carries_ ? point_.position : 0);
@@ -249,7 +251,7 @@ class Trainer {
     const double work = work_of(length);
     const double rate = settings_.learning_rate *
                         Schedule{settings_.schedule, settings_.warmup, settings_.floor}.at(share_after(length, work));
-    const Batch batch = lanes_.at(point_.position, length);
+    const Batch batch = source_->at(point_.position, length);
     restart_lanes();
     const StepLoss loss = accumulate_gradient(
         *model_, *objective_, batch, settings_.accumulate, states_, settings_.precision == "bf16",
@@ -297,10 +299,10 @@ class Trainer {
     write_row(row);
     char line[256];
     std::snprintf(line, sizeof line,
-                  "step %" PRId64 "  loss %.4f  %.4f bits/byte  lr %.2e  norm %.2f  %s tokens/s  %s left  %" PRId64
+                  "step %" PRId64 "  loss %.4f  %.4f bits/%s  lr %.2e  norm %.2f  %s tokens/s  %s left  %" PRId64
                   " MiB peak%s",
-                  row.step, row.loss, row.bits, rate, row.norm, short_number(row.tokens_per_second).c_str(),
-                  clock_text(seconds_left()).c_str(), row.peak_rss >> 20,
+                  row.step, row.loss, row.bits, corpus_.unit(), rate, row.norm,
+                  short_number(row.tokens_per_second).c_str(), clock_text(seconds_left()).c_str(), row.peak_rss >> 20,
                   report.skipped ? "  (skipped: gradient not finite)" : "");
     say(line);
   }
@@ -315,7 +317,7 @@ class Trainer {
 
   // --- validation and rows
   void run_validation() {
-    const auto seen = validate(*model_, *objective_, corpus_.valid, settings_, [] { return Interrupt::signal() != 0; });
+    const auto seen = validate(*model_, *objective_, corpus_, settings_, [] { return Interrupt::signal() != 0; });
     if (!seen) return;
     point_.validated = point_.step;
     point_.last_bits = seen->bits;
@@ -325,8 +327,8 @@ class Trainer {
     row.bits = seen->bits;
     write_row(row);
     char line[128];
-    std::snprintf(line, sizeof line, "step %" PRId64 "  validation %.4f bits/byte over %" PRId64 " bytes", row.step,
-                  row.bits, seen->tokens);
+    std::snprintf(line, sizeof line, "step %" PRId64 "  validation %.4f bits/%s over %" PRId64 " %ss", row.step,
+                  row.bits, corpus_.unit(), seen->tokens, corpus_.unit());
     say(line);
     if (!std::isfinite(row.bits) || (point_.best_step >= 0 && row.bits >= point_.best_bits)) return;
     point_.best_step = point_.step;
@@ -336,6 +338,7 @@ class Trainer {
 
   LogRow row_here() const {
     LogRow row;
+    row.pixels = corpus_.images.any();
     row.step = point_.step;
     row.tokens = point_.tokens;
     row.seconds = point_.seconds;
@@ -349,11 +352,12 @@ class Trainer {
     log_->add(row);
     if (hooks_.on_row) hooks_.on_row(row);
     if (!events_) return;
+    const std::string bits = text("bits_per_", corpus_.unit());
     if (row.validation) {
-      events_->scalar("bits_per_byte/valid", row.bits, row.step);
+      events_->scalar(bits + "/valid", row.bits, row.step);
       return;
     }
-    events_->scalar("bits_per_byte/train", row.bits, row.step);
+    events_->scalar(bits + "/train", row.bits, row.step);
     events_->scalar("loss/train", row.loss, row.step);
     events_->scalar("optimiser/learning_rate", row.rate, row.step);
     events_->scalar("optimiser/norm", row.norm, row.step);
@@ -390,9 +394,9 @@ class Trainer {
                                    {"skipped", point_.skipped},
                                    {"tokens_per_second", out.tokens_per_second},
                                    {"peak_rss", out.peak_rss},
-                                   {"valid_bpb", point_.last_bits},
+                                   {corpus_.images.any() ? "valid_bpd" : "valid_bpb", point_.last_bits},
                                    {"valid_step", point_.validated},
-                                   {"best_bpb", point_.best_bits},
+                                   {corpus_.images.any() ? "best_bpd" : "best_bpb", point_.best_bits},
                                    {"best_step", point_.best_step},
                                    {"seed", settings_.seed},
                                    {"threads", at::get_num_threads()},
@@ -406,7 +410,7 @@ class Trainer {
   const TrainSettings settings_;
   const Corpus& corpus_;
   const TrainHooks& hooks_;
-  Lanes lanes_;
+  std::unique_ptr<Source> source_;
   std::shared_ptr<Objective> objective_;
   RunRecord record_;
   RunPoint& point_;  // record_'s

@@ -37,7 +37,8 @@ struct TrainResult {
 };
 
 /// Trains until the budget is spent:
-///   tokens    exactly so many (rounded down to a multiple of the lanes: the last step is shorter);
+///   tokens    exactly so many (rounded down to a multiple of the lanes: the last step is shorter; of images to
+///             whole steps);
 ///   work      as many whole steps as fit in; a step is 3 x Model::flops (backward counts twice forward);
 ///   minutes   the step that crosses the limit is the last.
 /// Loss of a step = (sum over targets of all parts) / (number of targets) + auxiliary losses weighed likewise, so that

@@ -1,4 +1,4 @@
-// Bits per byte of a text while a model is trained.
+// Bits per byte of a text, or per pixel of images, while a model is trained.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -17,8 +17,9 @@ struct Validation {
 };
 
 /// Reads at most `eval_tokens` tokens in up to `lanes` lanes, in calls of `length`: members that carry state carry it
-/// from call to call, others start each call fresh. Repeats bit for bit. Nothing when `stop` says so in between.
-std::optional<Validation> validate(Model& model, Objective& objective, const Text& valid, const TrainSettings& settings,
-                                   const std::function<bool()>& stop = {});
+/// from call to call, others start each call fresh. Of images whole ones, from the first on, each fresh. Repeats bit
+/// for bit. Nothing when `stop` says so in between.
+std::optional<Validation> validate(Model& model, Objective& objective, const Corpus& corpus,
+                                   const TrainSettings& settings, const std::function<bool()>& stop = {});
 
 }  // namespace kinfolk

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/train/data/images.h"
 
 namespace kinfolk {
 namespace {
@@ -183,6 +184,7 @@ Text read_text(const std::string& path, const ReadLimits& limits) {
 }
 
 Corpus read_corpus(const std::string& path, const std::string& valid_path, const ReadLimits& limits) {
+  if (holds_images(path) || holds_images(valid_path)) return read_image_corpus(path, valid_path);
   Corpus corpus;
   corpus.path = path;
   ReadLimits both = limits;

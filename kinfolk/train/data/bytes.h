@@ -26,10 +26,23 @@ struct Text {
   uint64_t fingerprint() const;  ///< FNV-1a of the bytes and the borders
 };
 
+/// What a text of images holds: one image a document, pixels row after row.
+struct ImageForm {
+  int64_t rows = 0, columns = 0;
+  int64_t levels = 0;  ///< of a pixel; the start token is the number after the highest
+
+  bool any() const { return rows > 0; }  ///< false: a text
+  int64_t pixels() const { return rows * columns; }
+  bool operator==(const ImageForm&) const = default;
+};
+
 struct Corpus {
   std::string path;
   Text train, valid;
-  std::string split;  ///< how it was split, in words
+  std::string split;      ///< how it was split, in words
+  ImageForm images = {};  ///< where it holds images
+
+  const char* unit() const { return images.any() ? "pixel" : "byte"; }  ///< of bits per byte
 };
 
 struct ReadLimits {
@@ -46,7 +59,7 @@ Text read_text(const std::string& path, const ReadLimits& limits = {});
 ///   one document    its last 5 % validate;
 ///   several         the last documents, as few as hold 5 % of all bytes; when these hold more than 20 %, the one
 ///                   document whose size is nearest to 10 % of all (of equals the last).
-/// Never all of it, never nothing.
+/// Never all of it, never nothing. Images (see images.h) are read as such.
 Corpus read_corpus(const std::string& path, const std::string& valid_path = "", const ReadLimits& limits = {});
 
 }  // namespace kinfolk

@@ -3,14 +3,14 @@
 #include <cstdint>
 
 #include "kinfolk/core/batch.h"
-#include "kinfolk/train/data/bytes.h"
+#include "kinfolk/train/data/source.h"
 
 namespace kinfolk {
 
 /// The text is a ring of N bytes. Lane b starts at byte b * floor(N / B) and reads on, past the start of the next lane
 /// and from the last byte to the first; after floor(N / B) tokens it reads what lane b + 1 read at first. So B lanes
 /// see every byte at almost equal counts, and the only seam is the one from the last byte to the first.
-class Lanes {
+class Lanes : public Source {
  public:
   /// Holds a reference to `text`. `documents`: the batch says where a file ends (fact "segment"), and the last byte of
   /// a file has no target. Throws UsageError when the text holds fewer than lanes * length + 1 bytes.
@@ -20,7 +20,8 @@ class Lanes {
   Batch at(int64_t position) const { return at(position, length_); }
   /// tokens int64 [B, L]; facts "target" [B, L] (the next byte; -100: none) and, when asked, "segment" [B, L], which
   /// grows at every border.
-  Batch at(int64_t position, int64_t length) const;
+  Batch at(int64_t position, int64_t length) const override;
+  bool whole() const override { return false; }
 
   int64_t position() const { return position_; }  ///< tokens that each lane has read
   void seek(int64_t position);                    ///< what a resumed run does
