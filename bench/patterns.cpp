@@ -1,7 +1,7 @@
 // bench_patterns [length or pattern...]: patterns that are no interval of distances against the dense op at the same
 // length, interleaved, in CPU time on one thread: 8 heads of width 64, forward, forward with backward, and a step of
-// one query over all keys. Beside it how many pairs the pattern shows, as a part of the causal ones: what a perfect
-// kernel would need of the dense time.
+// one query over all keys; as attend chooses, in tiles, and view by view. Beside it how many pairs the pattern shows,
+// as a part of the causal ones: what a perfect kernel would need of the dense time.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -81,42 +81,44 @@ int main(int count, char** words) {
   }
   if (patterns.empty()) {
     patterns = {"causal & window(256)",
+                "causal & (window(64) | stride(64))",
                 "causal & (window(256) | stride(128))",
+                "causal & (block_local(64, 0) | fixed(64, 8))",
                 "causal & (block_local(128, 0) | fixed(128, 8))",
                 "causal & stride(128)",
+                "causal & (block_window(16, 1) | columns(16) | random(16, 2, 0))",
                 "causal & (block_window(64, 1) | columns(64) | random(64, 3, 1))",
                 "causal & block_local(256, 256)",
                 "causal & (window(256) | columns(16))",
                 "causal & dilated(256, 4)",
                 "prefix(256) | causal & window(256)"};
   }
-  if (lengths.empty()) lengths = {4096, 4001};
+  if (lengths.empty()) lengths = {512, 2048, 4096, 4001};
+  using By = AttendPlan::By;
   for (const int64_t length : lengths) {
-    const int rounds = length > 8000 ? 1 : 3;
-    const Call dense("causal", length, AttendPlan::By::automatic);
+    const int rounds = length > 8000 ? 1 : length > 1000 ? 5 : 15;
+    const Call dense("causal", length, By::automatic);
     for (const auto& pattern : patterns) {
-      const Call sparse(pattern, length, AttendPlan::By::automatic), tiled(pattern, length, AttendPlan::By::tiles);
-      sparse.both(), dense.both();
-      std::vector<double> forward, both, step;
-      double ours = 0;
-      for (int n = 0; n < rounds; ++n) {
-        const double a = timed([&] { sparse.forward(); }), b = timed([&] { dense.forward(); });
-        const double c = timed([&] { sparse.both(); }), d = timed([&] { dense.both(); });
-        forward.push_back(a / b), both.push_back(c / d), ours = 1e3 * c;
+      std::printf("%6ld  %-64s pairs %.3f   of dense", length, pattern.c_str(), share(*parse_pattern(pattern), length));
+      for (const auto& [by, name] :
+           {std::pair{By::automatic, "automatic"}, {By::tiles, "tiles"}, {By::views, "views"}}) {
+        const Call sparse(pattern, length, by);
+        if (by != By::automatic && (sparse.plan.pattern->interval() || length > 8000)) continue;
+        sparse.both(), dense.both();
+        std::vector<double> forward, both, step;
+        for (int n = 0; n < rounds; ++n) {
+          const double a = timed([&] { sparse.forward(); }), b = timed([&] { dense.forward(); });
+          const double c = timed([&] { sparse.both(); }), d = timed([&] { dense.both(); });
+          forward.push_back(a / b), both.push_back(c / d);
+        }
+        for (int n = 0; n < 9; ++n) {
+          const double a = timed([&] { sparse.step(); }), b = timed([&] { dense.step(); });
+          step.push_back(a / b);
+        }
+        std::printf("   %s: forward %.3f, both %.3f, step %.2f", name, median(forward), median(both), median(step));
+        std::fflush(stdout);
       }
-      for (int n = 0; n < 9; ++n) {
-        const double a = timed([&] { sparse.step(); }), b = timed([&] { dense.step(); });
-        step.push_back(a / b);
-      }
-      const double step_in_tiles = 1e3 * timed([&] { tiled.step(); }), step_ms = 1e3 * timed([&] { sparse.step(); });
-      const double in_tiles =
-          length <= 5000 && !sparse.plan.pattern->interval() ? 1e3 * timed([&] { tiled.both(); }) : 0;
-      std::printf(
-          "%6ld  %-66s pairs %.3f   of dense: forward %.3f, both %.3f, step %.3f (%8.1f ms; in tiles %8.1f; step %.2f, "
-          "in tiles %.2f)\n",
-          length, pattern.c_str(), share(*sparse.plan.pattern, length), median(forward), median(both), median(step),
-          ours, in_tiles, step_ms, step_in_tiles);
-      std::fflush(stdout);
+      std::printf("\n");
     }
   }
   return 0;

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <vector>
 
+#include "kinfolk/kernels/attend_pairs.h"
+
 namespace kinfolk::kernels {
 
 /// Rows of contiguous floats: of lane b, head h, token i at data + b lane + h head + i row.
@@ -52,6 +54,8 @@ struct Attend {
   std::vector<AttendBand> bands;  ///< disjoint; other distances are not seen
   Whole q_at, q_document;
   std::vector<AttendSet> sets;
+  const AttendPattern* pattern = nullptr;  ///< which pairs within the bands are seen; null: all
+  const PairTiles* pairs = nullptr;        ///< of the pattern, if they were read
 
   // Scores by distance: the distances `lowest` to `lowest` + distances - 1, which hold those of all visible pairs.
   int64_t lowest = 0, distances = 0;

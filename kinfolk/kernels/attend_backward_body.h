@@ -110,7 +110,7 @@ inline void backward_tile(const Head& head, const QueryTile& q, size_t set, size
         for (int64_t c = strip.begin; c < strip.end; c += KINFOLK_LANES) store(line + c, Lane{});
         continue;
       }
-      by_sight(row, strip, [&]<bool table, bool part>() {
+      by_sight(row, strip, [&]<bool table, Part part>() {
         weights_row<table, part>(line, strip.begin, strip.end, row, x.lse[q.first + r]);
       });
     }

@@ -119,6 +119,7 @@ struct Head {
     if (table && q.at[r] >= 0) out.table = table + column(q.at[r] - k.at.low);
     if (factor && q.at[r] >= 0) out.factor = factor + column(q.at[r] - k.at.low);
     if (!sight.full) out.low = sight.low[r], out.high = sight.high[r];
+    if (sight.scattered) out.pairs = sight.pairs[r].data();
     return out;
   }
 };
@@ -126,12 +127,19 @@ struct Head {
 /// Calls f<table, part>() as a row needs it.
 template <class F>
 KINFOLK_INLINE void by_sight(const RowSight& sight, const Strip& strip, const F& f) {
-  const bool part = sight.low > strip.begin || sight.high < strip.end;
-  if (sight.table) {
-    part ? f.template operator()<true, true>() : f.template operator()<true, false>();
-  } else {
-    part ? f.template operator()<false, true>() : f.template operator()<false, false>();
-  }
+  const Part part = sight.pairs                                         ? Part::pairs
+                    : sight.low > strip.begin || sight.high < strip.end ? Part::range
+                                                                        : Part::whole;
+  const auto with = [&]<bool table>() {
+    if (part == Part::pairs) {
+      f.template operator()<table, Part::pairs>();
+    } else if (part == Part::range) {
+      f.template operator()<table, Part::range>();
+    } else {
+      f.template operator()<table, Part::whole>();
+    }
+  };
+  sight.table ? with.template operator()<true>() : with.template operator()<false>();
 }
 
 /// Floats of scratch, aligned to a cache line.

@@ -102,7 +102,7 @@ inline void forward_tile(const Head& head, const Packed& packed, bool few, int64
         continue;
       }
       float m = 0;
-      by_sight(row, strip, [&]<bool table, bool part>() {
+      by_sight(row, strip, [&]<bool table, Part part>() {
         m = softmax_row<table, part>(s, strip.begin, strip.end, row, t.highest[r], t.sum + r * KINFOLK_LANES);
       });
       if (m != t.highest[r] && t.highest[r] != kNever) {

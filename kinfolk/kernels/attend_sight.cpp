@@ -8,6 +8,7 @@ namespace kinfolk::kernels {
 namespace {
 
 constexpr int64_t kStripRows = 24;
+constexpr float kUnseen = -std::numeric_limits<float>::infinity();
 
 void fill_mask(const Attend& a, int64_t lane, const AttendBand& band, const QueryTile& q, size_t set,
                const SetSight& sight, const KeyTile& k, TileSight& out) {
@@ -23,11 +24,59 @@ void fill_mask(const Attend& a, int64_t lane, const AttendBand& band, const Quer
   fill_attend_mask(mask, out.mask.data(), kAttendColumns, seen);
   const int64_t end = attend_padded(k.count);
   for (int64_t r = 0; r < q.count; ++r) {
-    std::fill_n(out.mask.data() + r * kAttendColumns + k.count, end - k.count, -std::numeric_limits<float>::infinity());
+    std::fill_n(out.mask.data() + r * kAttendColumns + k.count, end - k.count, kUnseen);
   }
-  out.affine = out.full = false;
+  out.affine = out.full = out.scattered = false;
   out.strips = 1;
   out.strip[0] = {0, q.count, 0, end};
+}
+
+/// What the pattern shows of a tile: all, none, or the pairs in `out`.
+PairTiles::Kind ask_pattern(const Attend& a, int64_t lane, const QueryTile& q, size_t set, const SetSight& sight,
+                            const KeyTile& k, PairBits* out) {
+  const int32_t place =
+      a.pairs ? a.pairs->find(lane, q.first / kAttendRows, set, k.first / kAttendColumns) : int32_t{PairTiles::unknown};
+  if (place == PairTiles::none || place == PairTiles::all) return static_cast<PairTiles::Kind>(place);
+  if (place >= 0) {
+    std::copy_n(a.pairs->bits(place), q.count, out);
+    return PairTiles::unknown;
+  }
+  std::fill_n(out, q.count, PairBits{});
+  a.pattern->see(lane, q.at, q.count, sight.at + k.first, k.count, k.affine, out);
+  return PairTiles::unknown;
+}
+
+/// Keeps of the pairs those in [low, high) of their row, narrows these, and makes strips of what is left.
+void make_scattered(const QueryTile& q, TileSight& out) {
+  constexpr int64_t kBlocks = kAttendColumns / 16;
+  out.scattered = true, out.full = false, out.strips = 0;
+  const auto below = [](int64_t n) { return n >= 64 ? ~uint64_t{0} : n <= 0 ? 0 : (uint64_t{1} << n) - 1; };
+  for (int64_t row = 0; row < q.count; row += kStripRows) {
+    const int64_t rows = std::min(kStripRows, q.count - row);
+    uint64_t any[2] = {};
+    for (int64_t r = row; r < row + rows; ++r) {
+      for (int w = 0; w < 2; ++w) {
+        uint64_t& word = out.pairs[r][static_cast<size_t>(w)];
+        word &= below(out.high[r] - 64 * w) & ~below(out.low[r] - 64 * w);
+        any[w] |= word;
+      }
+      const auto& [a, b] = out.pairs[r];
+      out.low[r] = a ? __builtin_ctzll(a) : b ? 64 + __builtin_ctzll(b) : 0;
+      out.high[r] = b ? 128 - __builtin_clzll(b) : a ? 64 - __builtin_clzll(a) : 0;
+    }
+    // Blocks of 16 columns that some row sees; a gap of one costs less than a strip more.
+    int64_t first = -1, last = -1;
+    for (int64_t c = 0; c < kBlocks; ++c) {
+      if ((any[c / 4] >> (c % 4 * 16) & 0xffff) == 0) continue;
+      if (first >= 0 && c - last > 2) {
+        out.strip[out.strips++] = {row, rows, 16 * first, 16 * (last + 1)};
+        first = -1;
+      }
+      if (first < 0) first = c;
+      last = c;
+    }
+    if (first >= 0) out.strip[out.strips++] = {row, rows, 16 * first, 16 * (last + 1)};
+  }
 }
 
 }  // namespace
@@ -107,11 +156,18 @@ bool meet(const Attend& a, int64_t lane, size_t index, const QueryTile& q, size_
       if (q.at[r] >= 0) ends.add(until[r]);
     if (k.at.low >= ends.high) return false;
   }
+  const auto shown = a.pattern ? ask_pattern(a, lane, q, set, sight, k, out.pairs) : PairTiles::all;
+  if (shown == PairTiles::none) return false;
   if (!k.affine) {
     fill_mask(a, lane, band, q, set, sight, k, out);
+    for (int64_t r = 0; r < q.count && shown != PairTiles::all; ++r) {
+      float* row = out.mask.data() + r * kAttendColumns;
+      for (int64_t c = 0; c < k.count; ++c)
+        if ((out.pairs[r][static_cast<size_t>(c / 64)] >> (c % 64) & 1) == 0) row[c] = kUnseen;
+    }
     return true;
   }
-  out.affine = true;
+  out.affine = true, out.scattered = false;
   const int64_t padded = attend_padded(k.count);
   out.full = q.valid && padded == k.count && low >= band.nearest && high <= band.farthest &&
              (!documents || (q.documents.one() && q.documents.low == k.document.low)) &&
@@ -119,7 +175,11 @@ bool meet(const Attend& a, int64_t lane, size_t index, const QueryTile& q, size_
   if (out.full) {
     out.strips = 1;
     out.strip[0] = {0, q.count, 0, padded};
-    return true;
+    if (shown == PairTiles::all) return true;
+    std::fill_n(out.low, q.count, 0);
+    std::fill_n(out.high, q.count, static_cast<int32_t>(k.count));
+    make_scattered(q, out);
+    return out.strips > 0;
   }
   out.strips = 0;
   for (int64_t row = 0; row < q.count; row += kStripRows) {
@@ -143,6 +203,7 @@ bool meet(const Attend& a, int64_t lane, size_t index, const QueryTile& q, size_
     }
     if (first < last) out.strip[out.strips++] = {row, rows, first / 16 * 16, attend_padded(last)};
   }
+  if (shown != PairTiles::all) make_scattered(q, out);
   return out.strips > 0;
 }
 

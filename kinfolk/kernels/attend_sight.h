@@ -43,11 +43,13 @@ struct Strip {
   int64_t row = 0, rows = 0, begin = 0, end = 0;
 };
 struct TileSight {
-  bool full = false;    ///< every pair is seen, and the columns are a multiple of 16
-  bool affine = false;  ///< a row sees columns low <= c < high; else what mask says
+  bool full = false;       ///< every pair is seen, and the columns are a multiple of 16
+  bool affine = false;     ///< a row sees columns low <= c < high; else what mask says
+  bool scattered = false;  ///< affine, and of those columns the ones in `pairs`
   int strips = 0;
-  Strip strip[kAttendRows / 24];
+  Strip strip[kAttendRows / 24 * 3];
   int32_t low[kAttendRows], high[kAttendRows];
+  PairBits pairs[kAttendRows];
   std::vector<float> mask;    ///< [rows, kAttendColumns] 0 or -inf
   std::vector<float> factor;  ///< like it; empty: none
 };

@@ -123,7 +123,9 @@ struct RowSight {
   const float* table = nullptr;   ///< added, by column
   const float* factor = nullptr;  ///< multiplied before, by column
   int32_t low = 0, high = INT32_MAX;
+  const uint64_t* pairs = nullptr;  ///< of columns in [low, high) those whose bit is set; null: all
 };
+enum class Part { whole, range, pairs };
 
 /// Columns [begin, end) of a row of products s become max(s, floor) factor; the former go to `raw`, if given.
 inline void scale_row(float* s, int64_t begin, int64_t end, const float* factor, float floor, float* raw) {
@@ -143,11 +145,15 @@ inline void scale_row_backward(float* ds, int64_t begin, int64_t end, const floa
   }
 }
 
-template <bool table, bool part>
+template <bool table, Part part>
 KINFOLK_INLINE Lane score_at(const float* s, int64_t c, const RowSight& sight) {
   Lane v = load(s + c);
   if (table) v = v + load(sight.table + c);
-  if (part) {
+  if (part == Part::pairs) {
+    const Count bits = Count{} + static_cast<int32_t>(sight.pairs[c / 64] >> (c % 64));
+    v = (bits & ((Count{} + 1) << iota())) != 0 ? v : all(kNever);
+  }
+  if (part == Part::range) {
     const Count at = iota() + static_cast<int32_t>(c);
     v = (at >= sight.low & at < sight.high) ? v : all(kNever);
   }
@@ -155,14 +161,14 @@ KINFOLK_INLINE Lane score_at(const float* s, int64_t c, const RowSight& sight) {
 }
 
 /// Columns [begin, end) of a row s become 2^(s - m), m the highest of `highest` and theirs; returns m, adds to `sum`.
-template <bool table, bool part>
+template <bool table, Part part>
 KINFOLK_INLINE float softmax_row(float* s, int64_t begin, int64_t end, const RowSight& sight, float highest,
                                  float* sum) {
   Lane top = all(highest);
   for (int64_t c = begin; c < end; c += KINFOLK_LANES) {
     const Lane v = score_at<table, part>(s, c, sight);
     top = greater(v, top);
-    if (table || part) store(s + c, v);
+    if (table || part != Part::whole) store(s + c, v);
   }
   const float m = greatest(top);
   if (m == kNever) {
@@ -186,7 +192,7 @@ KINFOLK_INLINE float softmax_row(float* s, int64_t begin, int64_t end, const Row
 }
 
 /// Columns [begin, end) of a row s become 2^(s - lse).
-template <bool table, bool part>
+template <bool table, Part part>
 KINFOLK_INLINE void weights_row(float* s, int64_t begin, int64_t end, const RowSight& sight, float lse) {
   const Lane shift = all(lse);
   for (int64_t c = begin; c < end; c += KINFOLK_LANES) {

@@ -5,6 +5,7 @@
 #include "kinfolk/core/errors.h"
 #include "kinfolk/kernels/isa.h"
 #include "kinfolk/ops/attend_call.h"
+#include "kinfolk/ops/attend_pairs.h"
 #include "kinfolk/ops/attend_views.h"
 #include "kinfolk/pattern/views.h"
 
@@ -87,9 +88,6 @@ std::vector<std::string> plain_reasons(const std::vector<QueryBand>& queries, co
                                        const AttendPlan& plan) {
   std::vector<std::string> why;
   if (plan.plain) why.push_back("the plain path was asked for");
-  if (plan.pattern && !plan.pattern->interval() && !compile(plan.pattern)) {
-    why.push_back("the pattern " + plan.pattern->text() + " has too many views");
-  }
   const Tensor& q = queries.at(0).q;
   if (!q.is_cpu()) why.push_back(text("tensors are on ", q.device(), " (the fused path is for the CPU)"));
   const auto type = q.scalar_type();
@@ -97,6 +95,9 @@ std::vector<std::string> plain_reasons(const std::vector<QueryBand>& queries, co
     why.push_back(text("numbers are ", type, " (fused: Float, Double, BFloat16)"));
   }
   if (type == at::kDouble && plan.dropout > 0) why.push_back("dropout of weights in Double (fused: Float, BFloat16)");
+  if (type == at::kDouble && plan.pattern && !plan.pattern->interval() && !compile(plan.pattern)) {
+    why.push_back("the pattern " + plan.pattern->text() + " has too many views in Double (fused: Float, BFloat16)");
+  }
   if (type == at::kDouble && queries.size() > 1) {
     why.push_back(text(queries.size(), " bands of distance in Double (fused: Float, BFloat16)"));
   }
@@ -208,7 +209,9 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
     for (const KeyBand& band : key_bands[s]) inputs.push_back(band.k);
   }
 
-  if (plan.pattern->interval() && plain_reasons(queries, keys, plan).empty()) {
+  const bool interval = plan.pattern->interval();
+  if ((interval || q.scalar_type() != at::kDouble) && plain_reasons(queries, keys, plan).empty()) {
+    if (!interval) call->shown = std::make_shared<PatternPairs>(plan.pattern);
     call->nearest = plan.pattern->nearest(), call->farthest = plan.pattern->farthest();
     if (call->bands.size() == 1) {
       call->nearest = std::max(call->nearest, call->bands[0].nearest);
@@ -220,7 +223,8 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
     if (call->length >= 8 * plan.query_tile && reach >= 8 * plan.query_tile) call->query_tile *= 2;
     const bool graph = at::GradMode::is_enabled() &&
                        std::any_of(inputs.begin(), inputs.end(), [](const Tensor& x) { return x.requires_grad(); });
-    const bool own = takes_kernel(q, graph || !plan.score.empty() || queries.size() > 1 || plan.dropout > 0);
+    const bool own =
+        takes_kernel(q, graph || !plan.score.empty() || queries.size() > 1 || plan.dropout > 0 || !interval);
     call->layout = Layout(*plan.pattern, q_at, q_document, keys, call->query_tile, kPieceKeys);
     const Meeting all = call->layout.all();
     Added added;

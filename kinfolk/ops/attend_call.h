@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "kinfolk/kernels/attend_pairs.h"
 #include "kinfolk/ops/attend.h"
 #include "kinfolk/ops/attend_layout.h"
 #include "kinfolk/pattern/pattern.h"
@@ -42,10 +43,12 @@ struct AttendCall {
   Layout layout;
 
   // The kernel's path only: places among the inputs, 0 where there is none.
-  size_t table_input = 0;   ///< [H or 1, distances]
-  size_t factor_input = 0;  ///< [H or 1, distances]
-  bool relu = false;        ///< before the factor
-  size_t by_input = 0;      ///< p [B, H, L, c], then r [H, distances, c]
+  std::shared_ptr<const kernels::AttendPattern> shown = {};  ///< the pattern, where it is no interval
+  std::shared_ptr<const kernels::PairTiles> pairs = {};      ///< of it, from the forward pass, where they are small
+  size_t table_input = 0;                                    ///< [H or 1, distances]
+  size_t factor_input = 0;                                   ///< [H or 1, distances]
+  bool relu = false;                                         ///< before the factor
+  size_t by_input = 0;                                       ///< p [B, H, L, c], then r [H, distances, c]
   double by_scale = 1;
 
   // The kernel's path and that of ATen's kernel.

@@ -61,6 +61,9 @@ struct Described {
       a.seed = call.seed, a.q_name = whole(call.names.query);
       a.head_name = call.names.head.empty() ? nullptr : call.names.head.data();
     }
+    a.pattern = call.shown.get();
+    pairs_ = call.pairs || !call.shown || a.length == 0 ? call.pairs : std::make_shared<kernels::PairTiles>(a);
+    a.pairs = pairs_.get();
     a.lowest = call.lowest;
     if (call.table_input) {
       const auto [table, head] = pack_table(inputs[call.table_input], kernels::kAttendLog2e);
@@ -74,8 +77,10 @@ struct Described {
   }
 
   kernels::Attend a;
+  const std::shared_ptr<const kernels::PairTiles>& pairs() const { return pairs_; }
 
  private:
+  std::shared_ptr<const kernels::PairTiles> pairs_;
   const Tensor& hold(Tensor x) {
     held_.push_back(std::move(x));
     return held_.back();
@@ -135,6 +140,7 @@ Read forward(AttendCall& call, const std::vector<Tensor>& inputs) {
   const int64_t items = kernels::attend_forward_items(a);
   parallel_for(0, items, grain(a, items), [&](int64_t begin, int64_t end) { kernels::attend_forward(a, begin, end); });
   read.out = read.out.to(inputs[0].scalar_type());
+  if (described.pairs() && described.pairs()->bytes() < (int64_t{1} << 20)) call.pairs = described.pairs();
   return read;
 }
 

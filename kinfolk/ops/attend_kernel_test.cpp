@@ -245,6 +245,49 @@ TEST(AttendKernel, AnyCombination) {
   }
 }
 
+TEST(AttendKernel, PatternsInTiles) {
+  const std::vector<std::string> patterns = {"causal & (window(20) | stride(16))",
+                                             "causal & (block_local(32, 0) | fixed(32, 3))",
+                                             "causal & (block_window(16, 1) | columns(16) | random(16, 2, 1))",
+                                             "prefix(40) | causal & window(9)",
+                                             "global([0, 50, 100:104]) | window(12)",
+                                             "causal & dilated(30, 4)",
+                                             "columns(3)",
+                                             "local2d(8, 16, 4, 4, 2, 3, block) & causal"};
+  std::mt19937_64 random(11);
+  const auto pick = [&](int64_t low, int64_t high) { return low + static_cast<int64_t>(random() % (high - low + 1)); };
+  const auto chance = [&](int64_t percent) { return pick(0, 99) < percent; };
+  for (int round = 0; round < 64; ++round) {
+    at::manual_seed(300 + round);
+    const int64_t groups = pick(1, 2), length = round % 5 == 0 ? pick(1, 6) : pick(1, 260);
+    Case c = make(pick(1, 2), groups * pick(1, 2), groups, length, length + pick(0, 100), pick(4, 20),
+                  patterns[static_cast<size_t>(round) % patterns.size()]);
+    Problem& p = c.p;
+    p.plan.by = AttendPlan::By::tiles;
+    if (chance(30)) p.add_keys(at::randperm(pick(0, 150), at::kLong).expand({p.batch, -1}));
+    if (chance(30)) p.gaps(random(), 0.05 * static_cast<double>(pick(1, 19)));
+    if (chance(20)) {
+      p.q_document = at::randint(0, 40, {p.batch, p.length}, at::kLong).eq(0).cumsum(1);
+      for (auto& set : p.keys) set.document = at::randint(0, 40, set.at.sizes(), at::kLong).eq(0).cumsum(1);
+    }
+    for (auto& set : p.keys) {
+      if (chance(25)) set.from = at::randint(-3, 100, {p.batch, p.length}, at::kLong);
+      if (chance(25)) set.until = at::randint(0, 400, {p.batch, p.length}, at::kLong);
+    }
+    c.table = chance(50), c.by = chance(50), c.factor = chance(30);
+    expect_kernel_is_plain(c, text("round ", round, ", ", p.pattern));
+  }
+}
+
+TEST(AttendKernel, PatternsOfLanesThatDiffer) {
+  at::manual_seed(12);
+  Case c = make(3, 2, 1, 130, 130, 8, "prefix(@prefix) | global(@global) | causal & window(5)");
+  c.p.plan.by = AttendPlan::By::tiles;
+  c.p.facts["prefix"] = at::tensor({3, 0, 100}, at::kLong);
+  c.p.facts["global"] = at::tensor({5, 90, -1, -1, 0, 128}, at::kLong).view({3, 2});
+  expect_kernel_is_plain(c, "facts");
+}
+
 TEST(AttendKernel, HugeScoresStayFinite) {
   at::manual_seed(8);
   Case c = make(1, 2, 2, 100, 100, 16, "causal");
