@@ -2,10 +2,10 @@
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/ops/operator_library_record.h"
 
 namespace kinfolk {
 namespace {
@@ -23,49 +23,11 @@ OperatorHandle find(const std::string& name) {
 /// Without the library's name.
 std::string name_of(const c10::FunctionSchema& schema) { return schema.name().substr(schema.name().rfind(':') + 1); }
 
-/// change(tensor) for every defined tensor among the values, lists opened, in order.
-template <class Change>
-void each_tensor(Stack& values, Change&& change) {
-  for (IValue& value : values) {
-    if (value.isTensor()) {
-      Tensor t = value.toTensor();
-      if (t.defined()) change(t);
-      value = t;
-    } else if (value.isTensorList()) {
-      std::vector<Tensor> list = value.toTensorVector();
-      for (Tensor& t : list) change(t);
-      value = list;
-    }
-  }
-}
-
-std::vector<Tensor> tensors_of(Stack values) {
-  std::vector<Tensor> all;
-  each_tensor(values, [&](const Tensor& t) { all.push_back(t); });
-  return all;
-}
-
 /// The last `count` values of a stack, taken off it.
 Stack take(Stack& stack, size_t count) {
   Stack taken(stack.end() - static_cast<int64_t>(count), stack.end());
   torch::jit::drop(stack, count);
   return taken;
-}
-
-/// Results as tensors of their own: none shares memory with an argument or with another result.
-std::vector<Tensor> own(std::vector<Tensor> results, const std::vector<Tensor>& arguments) {
-  for (size_t i = 0; i < results.size(); ++i) {
-    const auto shares = [&](const Tensor& other) { return results[i].is_alias_of(other); };
-    if (std::any_of(arguments.begin(), arguments.end(), shares) ||
-        std::any_of(results.begin(), results.begin() + static_cast<int64_t>(i), shares)) {
-      results[i] = results[i].clone(at::MemoryFormat::Preserve);
-    }
-  }
-  return results;
-}
-
-std::vector<Tensor> run(const LibraryOperator& op, const c10::FunctionSchema& schema, const Stack& values) {
-  return own(op.run({schema, values}), tensors_of(values));
 }
 
 void push(Stack& stack, const std::vector<Tensor>& results) {
@@ -81,13 +43,22 @@ bool captured(const std::vector<Tensor>& tensors) {
                      [&](const Tensor& t) { return t.is_meta() || t.key_set().has_any(kStands); });
 }
 
-/// The operator as one node, with name_backward as its derivative.
+c10::List<bool> flags(const std::vector<bool>& values) {
+  c10::List<bool> list;
+  for (const bool value : values) list.push_back(value);
+  return list;
+}
+
+/// The operator as one node, name_recorded, with name_backward as its derivative.
 struct Captured : torch::autograd::Function<Captured> {
   static variable_list forward(AutogradContext* ctx, const std::string& name, Stack values, at::TensorList tensors) {
-    Stack results = values;
+    std::vector<bool> wants;
+    for (const Tensor& t : tensors) wants.push_back(t.requires_grad());
+    Stack stack{flags(wants)};
+    stack.insert(stack.end(), values.begin(), values.end());
     {
       const at::AutoDispatchBelowADInplaceOrView below;
-      find(name).callBoxed(results);
+      find(name + "_recorded").callBoxed(stack);
     }
     // Of the arguments the context keeps the tensors apart, in their places a count: -1 for one, n for a list of n.
     for (IValue& value : values) {
@@ -99,34 +70,38 @@ struct Captured : torch::autograd::Function<Captured> {
     }
     ctx->saved_data["name"] = name;
     ctx->saved_data["values"] = c10::ivalue::Tuple::create(std::move(values));
-    ctx->save_for_backward(tensors.vec());
+    std::vector<Tensor> results = tensors_of(stack), saved = tensors.vec();
+    saved.insert(saved.end(), results.begin(), results.end());  // the tape is the last
+    ctx->save_for_backward(saved);
     ctx->set_materialize_grads(false);
-    return tensors_of(results);
+    results.pop_back();
+    return results;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
+    const auto tensors = static_cast<int64_t>(saved.size() - grads.size() - 1);
     c10::List<std::optional<Tensor>> given;
     for (const Tensor& g : grads) given.push_back(g.defined() ? std::optional(g) : std::nullopt);
-    c10::List<bool> wants;
-    for (size_t i = 0; i < saved.size(); ++i) wants.push_back(ctx->needs_input_grad(i));
-    Stack stack{given, wants};
-    size_t next = 0;
+    std::vector<bool> wants;
+    for (int64_t i = 0; i < tensors; ++i) wants.push_back(ctx->needs_input_grad(static_cast<size_t>(i)));
+    Stack stack{given, flags(wants), variable_list(saved.begin() + tensors, saved.end() - 1), saved.back()};
+    auto next = saved.begin();
     for (const IValue& value : ctx->saved_data["values"].toTupleRef().elements()) {
       if (!value.isTuple()) {
         stack.push_back(value);
       } else if (const int64_t count = value.toTupleRef().elements()[0].toInt(); count < 0) {
-        stack.emplace_back(saved[next++]);
+        stack.emplace_back(*next++);
       } else {
-        stack.emplace_back(std::vector<Tensor>(saved.begin() + static_cast<int64_t>(next),
-                                               saved.begin() + static_cast<int64_t>(next) + count));
-        next += static_cast<size_t>(count);
+        stack.emplace_back(variable_list(next, next + count));
+        next += count;
       }
     }
     find(ctx->saved_data["name"].toStringRef() + "_backward").callBoxed(stack);
     const std::vector<Tensor> made = stack[0].toTensorVector();
     variable_list result(2);  // the name and the values
-    for (size_t i = 0, m = 0; i < saved.size(); ++i) result.push_back(wants[i] ? made[m++] : Tensor());
+    size_t m = 0;
+    for (const bool want : wants) result.push_back(want ? made[m++] : Tensor());
     return result;
   }
 };
@@ -158,8 +133,17 @@ struct Record : Kernel {
   void operator()(const OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
     const Stack values = take(*stack, handle.schema().arguments().size());
     const std::vector<Tensor> tensors = tensors_of(values);
-    push(*stack, captured(tensors) ? Captured::apply(op->name, values, at::TensorList(tensors))
-                                   : run(*op, handle.schema(), values));
+    const bool wants = at::GradMode::is_enabled() &&
+                       std::any_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.requires_grad(); });
+    if (!captured(tensors)) {
+      push(*stack, run(*op, handle.schema(), values));
+    } else if (wants) {
+      push(*stack, Captured::apply(op->name, values, at::TensorList(tensors)));
+    } else {
+      const at::AutoDispatchBelowADInplaceOrView below;
+      stack->insert(stack->end(), values.begin(), values.end());
+      handle.callBoxed(stack);
+    }
   }
 };
 
@@ -182,59 +166,71 @@ struct Cast : Kernel {
   }
 };
 
+/// A list of marks in front of the arguments, one for each tensor among them.
+std::vector<bool> marks(const OperatorHandle& handle, const IValue& value, const Stack& values) {
+  std::vector<bool> all;
+  for (const bool mark : value.toBoolList()) all.push_back(mark);
+  if (const size_t count = tensors_of(values).size(); all.size() != count) {
+    fail("[", name_of(handle.schema()), ".wants] expected one for each of ", count, " tensors; found ", all.size());
+  }
+  return all;
+}
+
+struct ComputeRecorded : Kernel {
+  using Kernel::Kernel;
+  void operator()(const OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
+    const Stack values = take(*stack, handle.schema().arguments().size() - 1);
+    const std::vector<bool> wants = marks(handle, torch::jit::pop(*stack), values);
+    Recording recording(*op, find(op->name).schema(), values, wants);
+    for (const Tensor& result : recording.results) stack->emplace_back(result.detach());
+    const at::NoGradGuard guard;
+    const Tensor& first = recording.results[0];
+    stack->emplace_back(first.is_cpu() ? tape_of(std::move(recording))
+                                       : at::zeros({1}, first.options().dtype(at::kByte)));
+  }
+};
+
+struct RecordedShapes : Kernel {
+  using Kernel::Kernel;
+  void operator()(const OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
+    const Stack values = take(*stack, handle.schema().arguments().size() - 1);
+    torch::jit::drop(*stack, 1);
+    const std::vector<Tensor> results = op->shapes({find(op->name).schema(), values});
+    push(*stack, results);
+    stack->emplace_back(at::empty({1}, results[0].options().dtype(at::kByte)));
+  }
+};
+
+/// The arguments of name_backward.
 struct Backward {
   std::vector<std::optional<Tensor>> grads;
   std::vector<bool> wants;
+  Tensor tape;
   Stack values;
 
   Backward(const OperatorHandle& handle, Stack& stack) : values(take(stack, handle.schema().arguments().size())) {
     for (const std::optional<Tensor>& g : values[0].toOptionalTensorList()) grads.push_back(g);
-    for (const bool want : values[1].toBoolList()) wants.push_back(want);
-    values.erase(values.begin(), values.begin() + 2);
-    const size_t count = tensors_of(values).size();
-    if (wants.size() != count) {
-      fail("[", name_of(handle.schema()), ".wants] expected one for each of ", count, " tensors; found ", wants.size());
-    }
+    const IValue wanted = values[1];
+    if (!values[3].isNone()) tape = values[3].toTensor();
+    values.erase(values.begin(), values.begin() + 4);
+    wants = marks(handle, wanted, values);
   }
 };
 
 struct ComputeBackward : Kernel {
   using Kernel::Kernel;
   void operator()(const OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
-    Backward call(handle, *stack);
-    // The kernel runs below autograd, and wants it.
-    auto keys = c10::impl::tls_local_dispatch_key_set();
-    const auto autograd = c10::autograd_dispatch_keyset | c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
-    const c10::impl::ForceDispatchKeyGuard above(keys.included_, keys.excluded_ - autograd);
-    const at::AutoGradMode on(true);
-    std::vector<Tensor> leaves;
-    size_t next = 0;
-    each_tensor(call.values, [&](Tensor& t) {
-      t = t.detach();
-      if (call.wants[next++]) leaves.push_back(t.requires_grad_(true));
-    });
-    const std::vector<Tensor> results = op->run({find(op->name).schema(), call.values});
-    if (call.grads.size() != results.size()) {
-      fail("[", op->name, "_backward.grads] expected one for each of ", results.size(), " results; found ",
-           call.grads.size());
+    const Backward call(handle, *stack);
+    std::optional<Recording> again;
+    const Recording* recording = recording_of(call.tape);
+    if (!recording || !recording->has(call.wants)) {
+      recording = &again.emplace(*op, find(op->name).schema(), call.values, call.wants);
     }
-    variable_list of, by;
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (!call.grads[i] || !results[i].requires_grad()) continue;
-      of.push_back(results[i]), by.push_back(*call.grads[i]);
+    if (call.grads.size() != recording->results.size()) {
+      fail("[", name_of(handle.schema()), ".grads] expected one for each of ", recording->results.size(),
+           " results; found ", call.grads.size());
     }
-    variable_list made(leaves.size());
-    if (!of.empty() && !leaves.empty()) {
-      made = torch::autograd::grad(of, leaves, by, /*retain_graph=*/false, /*create_graph=*/false,
-                                   /*allow_unused=*/true);
-    }
-    for (size_t i = 0; i < made.size(); ++i) {
-      made[i] = made[i].defined() ? made[i].detach().contiguous() : at::zeros(leaves[i].sizes(), leaves[i].options());
-    }
-    std::vector<Tensor> given = tensors_of(call.values);
-    for (const auto& g : call.grads)
-      if (g) given.push_back(*g);
-    stack->emplace_back(own(std::move(made), given));
+    stack->emplace_back(recording->gradients(call.grads, call.wants));
   }
 };
 
@@ -285,12 +281,17 @@ std::vector<Tensor> Arguments::tensors(const char* name) const {
 
 std::shared_ptr<void> register_operator(LibraryOperator given) {
   const Shared op = std::make_shared<const LibraryOperator>(std::move(given));
-  const std::string backward = op->name + "_backward";
+  const std::string backward = op->name + "_backward", recorded = op->name + "_recorded";
   const auto library =
       std::make_shared<torch::Library>(torch::Library::FRAGMENT, "kinfolk", std::nullopt, __FILE__, __LINE__);
   const std::vector<at::Tag> tags{at::Tag::pt2_compliant_tag};
   library->def((op->name + "(" + op->arguments + ") -> " + op->results).c_str(), tags);
-  library->def((backward + "(Tensor?[] grads, bool[] wants, " + op->arguments + ") -> Tensor[]").c_str(), tags);
+  const std::string all = op->results.substr(0, op->results.size() - 1) + ", Tensor tape)";
+  library->def((recorded + "(bool[] wants, " + op->arguments + ") -> " + all).c_str(), tags);
+  library->def(
+      (backward + "(Tensor?[] grads, bool[] wants, Tensor[] results, Tensor? tape, " + op->arguments + ") -> Tensor[]")
+          .c_str(),
+      tags);
   using c10::DispatchKey;
   const auto implement = [&](const std::string& name, DispatchKey key, torch::CppFunction kernel) {
     library->impl(name.c_str(), torch::dispatch(key, std::move(kernel)));
@@ -298,6 +299,9 @@ std::shared_ptr<void> register_operator(LibraryOperator given) {
   implement(op->name, DispatchKey::CompositeExplicitAutograd, boxed<Compute>(op));
   implement(op->name, DispatchKey::Meta, boxed<Shapes>(op));
   implement(op->name, DispatchKey::Autograd, boxed<Record>(op));
+  implement(recorded, DispatchKey::CompositeExplicitAutograd, boxed<ComputeRecorded>(op));
+  implement(recorded, DispatchKey::Meta, boxed<RecordedShapes>(op));
+  implement(recorded, DispatchKey::Autograd, torch::autograd::autogradNotImplementedFallback());
   implement(backward, DispatchKey::CompositeExplicitAutograd, boxed<ComputeBackward>(op));
   implement(backward, DispatchKey::Meta, boxed<BackwardShapes>(op));
   implement(backward, DispatchKey::Autograd, torch::autograd::autogradNotImplementedFallback());

@@ -38,10 +38,13 @@ struct LibraryOperator {
   std::vector<std::string> autocast = {};
 };
 
-/// Registers kinfolk::name, and kinfolk::name_backward(Tensor?[] grads, bool[] wants, the same arguments) -> Tensor[]:
-/// the gradients of those tensors, lists opened, that `wants` marks. Called as it stands the operator records the graph
-/// of `run`. Where a graph is captured (torch.compile, export, make_fx) both appear as one node each, and then the
-/// backward operator runs the forward pass again. Differentiable once. The registration lasts as long as the result.
+/// Registers kinfolk::name and, for graphs that are captured (torch.compile, export, make_fx), where it is one node:
+///   kinfolk::name_recorded(bool[] wants, arguments) -> (results, Tensor tape)
+///   kinfolk::name_backward(Tensor?[] grads, bool[] wants, Tensor[] results, Tensor? tape, arguments) -> Tensor[]
+/// `wants` marks the tensors among the arguments, lists opened, whose gradients are returned. The tape carries what the
+/// forward pass kept; without one (None, or a copy of it) the forward pass runs again. `results` are there so that
+/// nobody writes over them before. Called as it stands the operator records the graph of `run`. Differentiable once.
+/// The registration lasts as long as the result.
 std::shared_ptr<void> register_operator(LibraryOperator op);
 
 }  // namespace kinfolk

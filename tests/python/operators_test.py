@@ -355,11 +355,27 @@ class Captured(Checked):
         args, kwargs, _ = case("scan_decay", 19)
         results = kinfolk.scan_decay(*args, **kwargs)
         got = kinfolk.scan_decay_backward([torch.ones_like(results[0]), None, None], [True, False, True, False, True],
-                                          *args, **kwargs)
+                                          [], None, *args, **kwargs)
         want = torch.autograd.grad(results[0].sum(), [args[0], args[2], kwargs["state"]])
         self.assertEqual(len(got), 3)
         for g, w in zip(got, want):
             self.near(g, w, 1e-6)
+
+    def test_tape(self):
+        """What the forward pass kept is what the backward pass reads; a copy of the tape carries nothing."""
+        args = [t.detach() for t in attend_case(19)]
+        *results, tape = kinfolk.attend_recorded([True, True, False], *args)
+        grads, wants, other = [torch.ones_like(results[0]), None], [False, True, False], [t + 1 for t in args]
+        q, k, v = (t.clone().requires_grad_(True) for t in args)
+        want = torch.autograd.grad(kinfolk.attend(q, k, v)[0].sum(), k)[0]
+        for _ in range(2):
+            self.near(kinfolk.attend_backward(grads, wants, results, tape, *other)[0], want, 1e-6)
+        again = kinfolk.attend_backward(grads, wants, results, tape.clone(), *other)[0]
+        self.assertGreater((again - want).abs().max(), 1e-3)
+        self.near(kinfolk.attend_backward(grads, wants, results, tape.clone(), *args)[0], want, 1e-6)
+        # A gradient that was not wanted when the tape was made: the forward pass runs again.
+        last = kinfolk.attend_backward(grads, [False, False, True], results, tape, *args)[0]
+        self.near(last, torch.autograd.grad(kinfolk.attend(q, k, v)[0].sum(), v)[0], 1e-6)
 
     def test_no_second_derivative(self):
         for name in OPERATORS:
