@@ -11,8 +11,9 @@
 //   q_valid, q_document, q_position    of those of q: bool, int64, int64 [B, L]. By default the queries are the last L
 //                          of the S tokens
 //   sees_from, sees_until  int64 [B, L]: a query sees positions in [sees_from, sees_until)
-//   table                  [H or 1, n]: column c is added to scores at distance i - j = table_from + c; beyond its ends
-//                          the nearest column
+//   factor                 [H or 1, n]: scores (factor_relu: their positive part) are multiplied by column c at
+//                          i - j = factor_from + c; beyond its ends by the nearest column
+//   table                  [H or 1, n]: then column c is added at distance table_from + c, as with `factor`
 //   relative               [H or 1, n, c]: relative_scale times its product with relative_q [B, H, L, c] (q by default)
 //                          is added, by distance from relative_from on, as with `table`
 //   band_q, band_k         further q and k, n of each, that make the scores from distance band_edges[n] on, up to the
@@ -37,22 +38,37 @@ Tensor entries(const Tensor& x, int64_t lowest, int64_t nearest, int64_t farthes
   return all.expand(sizes);
 }
 
+/// Adds a table, or multiplies by it.
 struct TableStep : ScoreStep {
-  TableStep(Tensor table, int64_t lowest, int64_t heads) : table(std::move(table)), lowest(lowest), heads(heads) {}
+  TableStep(Tensor table, int64_t lowest, int64_t heads, bool multiplies, bool relu)
+      : table(std::move(table)), lowest(lowest), heads(heads), multiplies(multiplies), relu(relu) {}
+  Tensor part(const Tensor& like, int64_t nearest, int64_t farthest) const {
+    return entries(table.to(like.scalar_type()), lowest, nearest, farthest, heads);
+  }
   std::vector<Tensor> prepare(const Tensor& like, int64_t nearest, int64_t farthest) override {
     first = nearest;
-    return {entries(table.to(like.scalar_type()), lowest, nearest, farthest, heads)};
+    return {part(like, nearest, farthest)};
   }
   Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override {
     const Tensor column = tile.distance - first;  // [B or 1, 1, Lq, Lk]
-    const Tensor added = prepared[0].index_select(1, column.reshape({-1}));
-    return tile.scores + added.view({heads, column.size(0), column.size(2), column.size(3)}).transpose(0, 1);
+    const Tensor found = prepared[0]
+                             .index_select(1, column.reshape({-1}))
+                             .view({heads, column.size(0), column.size(2), column.size(3)})
+                             .transpose(0, 1);
+    if (!multiplies) return tile.scores + found;
+    return (relu ? tile.scores.clamp_min(0) : tile.scores) * found;
   }
   std::optional<DistanceTable> by_distance(const Tensor& like, int64_t nearest, int64_t farthest) override {
-    return DistanceTable{entries(table.to(like.scalar_type()), lowest, nearest, farthest, heads), nearest};
+    if (multiplies) return {};
+    return DistanceTable{part(like, nearest, farthest), nearest};
+  }
+  std::optional<DistanceFactor> scales_by_distance(const Tensor& like, int64_t nearest, int64_t farthest) override {
+    if (!multiplies) return {};
+    return DistanceFactor{part(like, nearest, farthest), nearest, relu};
   }
   Tensor table;  ///< [H or 1, n]
   int64_t lowest, heads, first = 0;
+  bool multiplies, relu;
 };
 
 struct RelativeStep : ScoreStep {
@@ -156,7 +172,12 @@ AttendPlan plan_of(const Arguments& a, int64_t B, int64_t H) {
     }
     return t;
   };
-  if (a.tensor("table").defined()) add(std::make_shared<TableStep>(of_heads("table", 2), a.integer("table_from"), H));
+  if (a.tensor("factor").defined()) {
+    add(std::make_shared<TableStep>(of_heads("factor", 2), a.integer("factor_from"), H, true, a.flag("factor_relu")));
+  }
+  if (a.tensor("table").defined()) {
+    add(std::make_shared<TableStep>(of_heads("table", 2), a.integer("table_from"), H, false, false));
+  }
   if (a.tensor("relative").defined()) {
     add(std::make_shared<RelativeStep>(of_heads("relative", 3), a.integer("relative_from"), a.number("relative_scale"),
                                        H));
@@ -207,7 +228,8 @@ const auto registered = register_operator(
      "Tensor q, Tensor k, Tensor v, str pattern=\"causal\", *, float scale=0.0, Tensor? valid=None, "
      "Tensor? document=None, Tensor? position=None, Tensor? q_valid=None, Tensor? q_document=None, "
      "Tensor? q_position=None, Tensor? sees_from=None, Tensor? sees_until=None, Tensor? prefix=None, "
-     "Tensor? global_positions=None, str[]? per_head=None, Tensor? table=None, int table_from=0, "
+     "Tensor? global_positions=None, str[]? per_head=None, Tensor? factor=None, int factor_from=0, "
+     "bool factor_relu=False, Tensor? table=None, int table_from=0, "
      "Tensor? relative=None, Tensor? relative_q=None, int relative_from=0, float relative_scale=1.0, "
      "Tensor[]? band_q=None, Tensor[]? band_k=None, int[]? band_edges=None, float dropout=0.0, SymInt seed=0",
      "(Tensor out, Tensor lse)",

@@ -216,6 +216,19 @@ class Attend(Checked):
                 self.check(sees, (*attend_case(40), pattern), added=lambda: table[:, column], table=table,
                            table_from=-3)
 
+    def test_factors(self):
+        d = formulas.distances(40, 40)
+        factor, table, args = draw(4, 12), draw(1, 5), attend_case(40)
+
+        def added(relu):
+            scores = args[0] @ args[1].repeat_interleave(2, 1).transpose(-1, -2) / 4
+            changed = (scores.relu() if relu else scores) * factor[:, (d + 3).clamp(0, 11)]
+            return changed + table[:, d.clamp(0, 4)] - scores
+
+        for relu, pattern, sees in ((False, "causal", d >= 0), (True, "full", d == d)):
+            self.check(sees, (*args, pattern), 2e-5, added=lambda: added(relu), factor=factor, factor_from=-3,
+                       factor_relu=relu, table=table)
+
     def test_relative(self):
         d = formulas.distances(40, 40)
         rows, p = draw(4, 9, 8), draw(2, 4, 40, 8)
