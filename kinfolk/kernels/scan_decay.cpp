@@ -2,11 +2,8 @@
 
 #include <algorithm>
 
+#include "kinfolk/kernels/flush_denormals.h"
 #include "kinfolk/kernels/isa.h"
-
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 namespace kinfolk::kernels {
 namespace decay {
@@ -14,24 +11,6 @@ constexpr int64_t kInner = 16;  ///< tokens of the inner chunks with a decay for
 #define KINFOLK_BODY "kinfolk/kernels/scan_decay_bodies.h"
 #include "kinfolk/kernels/each_isa.h"
 }  // namespace decay
-
-namespace {
-
-/// Products of strong decays pass through the denormal numbers, each of which costs an assist; they are 0 in here.
-class FlushDenormals {
-#if defined(__x86_64__)
- public:
-  FlushDenormals() : kept_(_mm_getcsr()) { _mm_setcsr(kept_ | 0x8040); }
-  ~FlushDenormals() { _mm_setcsr(kept_); }
-  FlushDenormals(const FlushDenormals&) = delete;
-  FlushDenormals& operator=(const FlushDenormals&) = delete;
-
- private:
-  unsigned kept_;
-#endif
-};
-
-}  // namespace
 
 bool scan_decay_fits(const DecaySizes& z) { return z.size % 16 == 0 && z.keys % 16 == 0 && z.values % 16 == 0; }
 

@@ -15,6 +15,11 @@ void short_conv_forward(const ShortConvSizes& sizes, const ShortConvForward& lan
   run(sizes, lane, from, until);
 }
 
+void short_conv_step(const ShortConvStep& step) {
+  static const auto run = KINFOLK_PICK(conv, run_step);
+  run(step);
+}
+
 void short_conv_backward(const ShortConvSizes& sizes, const ShortConvBackward& lane, int64_t from, int64_t until,
                          float* scratch) {
   static const auto run = KINFOLK_PICK(conv, backward);

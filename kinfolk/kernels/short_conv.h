@@ -21,6 +21,16 @@ struct ShortConvForward {
 };
 void short_conv_forward(const ShortConvSizes& sizes, const ShortConvForward& lane, int64_t from, int64_t until);
 
+/// One token of one lane, in the layout of a model: weight [E, W], state [E, W-1], which moves on by it.
+struct ShortConvStep {
+  int64_t channels, taps;
+  bool silu;
+  const float *x, *weight;  ///< [E], [E, W]
+  const float* bias;        ///< [E]; null: none
+  float *state, *out;       ///< [E, W-1], [E]
+};
+void short_conv_step(const ShortConvStep& step);
+
 struct ShortConvBackward {
   ShortConvForward given;          ///< as it was run; out is not read
   const float* grad_out;           ///< [L, E]

@@ -61,6 +61,32 @@ void forward(const ShortConvSizes& z, const ShortConvForward& s, int64_t from, i
   }
 }
 
+template <int T>
+KINFOLK_INLINE void step_taps(const ShortConvStep& s) {
+  const int64_t W = T > 0 ? T : s.taps;
+  for (int64_t c = 0; c < s.channels; c++) {
+    const float* weight = s.weight + c * W;
+    float *state = s.state + c * (W - 1), sum = s.bias ? s.bias[c] : 0;
+    for (int64_t j = 0; j + 1 < W; j++) sum += weight[j] * state[j];
+    sum += weight[W - 1] * s.x[c];
+    for (int64_t j = 0; j + 2 < W; j++) state[j] = state[j + 1];
+    if (W > 1) state[W - 2] = s.x[c];
+    s.out[c] = sum;
+  }
+  if (!s.silu) return;
+  int64_t c = 0;
+  for (; c + KINFOLK_LANES <= s.channels; c += KINFOLK_LANES) {
+    const Lane sum = load(s.out + c);
+    store(s.out + c, sum * sigmoid(sum));
+  }
+  if (c < s.channels) {
+    const Lane sum = Some::read(s.out + c, s.channels - c);
+    Some::write(s.out + c, sum * sigmoid(sum), s.channels - c);
+  }
+}
+
+void run_step(const ShortConvStep& s) { s.taps == 4 ? step_taps<4>(s) : step_taps<0>(s); }
+
 /// The gradient of the sum at token t into `later` [W, width], token t in row t mod W, and into weight and bias; then
 /// that of the input at token t, which the sums of t .. t + W - 1 have read.
 template <class Part, int T>

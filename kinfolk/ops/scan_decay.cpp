@@ -50,8 +50,8 @@ struct Ready : DecayCall {
   Tensor border;  // bool [B, L]
 };
 
-// The scan in its own type, scaled and masked, with z as one more value column of ones.
-Ready prepare(const DecayScan& s) {
+/// The scan in its own type, scaled and masked; `with_sum`: with z as one more value column of ones.
+Ready prepare(const DecayScan& s, bool with_sum) {
   check(s);
   const at::ScalarType type = scan_type(s.v);
   const int64_t B = s.q.size(0), H = s.q.size(1), K = s.q.size(3), V = s.v.size(3);
@@ -60,12 +60,20 @@ Ready prepare(const DecayScan& s) {
            s.scale},
           borders(s.lanes)};
   r.state = r.state.defined() ? r.state.to(type) : at::zeros({B, H, K, V}, r.q.options());
-  if (s.normalise) {
+  if (with_sum) {
     const Tensor sum = s.sum.defined() ? s.sum.to(type) : at::zeros({B, H, K}, r.q.options());
     r.v = at::cat({r.v, at::ones({1, 1, 1, 1}, r.v.options()).expand({B, H, s.v.size(2), 1})}, -1);
     r.state = at::cat({r.state, sum.unsqueeze(-1)}, -1);
   }
   return r;
+}
+
+/// At a border the state is zero: a decay of 0.
+void mark_borders(Ready& r) {
+  if (!r.border.defined()) return;
+  const Tensor mark = by_token(r.border);
+  r.key = r.key.defined() ? r.key.masked_fill(mark, 0)
+                          : mark.logical_not().to(r.q.scalar_type()).expand({-1, r.q.size(1), -1, -1});
 }
 
 DecayScanned finish(const DecayScan& s, const Tensor& out, const Tensor& state) {
@@ -89,6 +97,37 @@ Tensor own_read(const DecayScan& s, const DecayCall& r) {
   return (r.q * u * r.k).sum(-1, true) * r.scale * r.v;         // [B, H, L, V]
 }
 
+bool steps_in_kernel(const DecayScan& s) {
+  if (s.plain || !s.q.is_cpu() || scan_type(s.v) != at::kFloat || s.q.size(2) == 0) return false;
+  if (s.normalise && s.bonus.defined()) return false;
+  if (s.before && s.lanes.first.defined()) return false;  // a read of a state that a decay of 0 has not reached yet
+  if (!at::GradMode::is_enabled()) return true;
+  for (const Tensor& t : {s.q, s.k, s.v, s.state, s.sum, s.bonus, s.gate.key, s.gate.value}) {
+    if (t.defined() && t.requires_grad()) return false;
+  }
+  return true;
+}
+
+DecayScanned steps_fused(const DecayScan& s) {
+  Ready r = prepare(s, false);
+  mark_borders(r);
+  const auto own = [&](const Tensor& t, const Tensor& given) {  // memory that may be written to
+    return t.is_same(given) && (!s.reuse || !t.is_contiguous()) ? t.clone(at::MemoryFormat::Contiguous)
+                                                                : t.contiguous();
+  };
+  r.state = own(r.state, s.state);
+  DecayScanned done;
+  if (s.normalise) {
+    const Tensor sum =
+        s.sum.defined() ? s.sum.to(at::kFloat) : at::zeros({r.q.size(0), r.q.size(1), r.q.size(3)}, r.q.options());
+    done.sum = own(sum, s.sum);
+  }
+  const Tensor bonus = s.bonus.defined() ? s.bonus.to(at::kFloat) : Tensor();
+  done.out = decay_steps_onto(r, done.sum, s.before, bonus, s.eps).to(s.v.scalar_type());
+  done.state = r.state;
+  return done;
+}
+
 /// A read before step t is a read after step t - 1: queries move one token back, outputs one forth.
 Scanned read_before(const Ready& r, const std::function<Scanned(const DecayCall&)>& run) {
   const int64_t L = r.q.size(2);
@@ -104,17 +143,14 @@ Scanned read_before(const Ready& r, const std::function<Scanned(const DecayCall&
 DecayScanned scan_decay(const DecayScan& scan, int64_t chunk) {
   const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
   if (chunk < 1) fail("[scan.chunk] expected at least 1; found ", chunk);
-  Ready r = prepare(scan);
+  Ready r = prepare(scan, scan.normalise);
   if (r.q.size(2) == 0) return finish(scan, r.q.new_zeros({r.q.size(0), r.q.size(1), 0, r.v.size(3)}), r.state);
-  if (r.border.defined()) {  // the state is zero there: a decay of 0
-    const Tensor mark = by_token(r.border);
-    r.key = r.key.defined() ? r.key.masked_fill(mark, 0)
-                            : mark.logical_not().to(r.q.scalar_type()).expand({-1, r.q.size(1), -1, -1});
-  }
-  const bool fused = !scan.plain && r.q.is_cpu() && !r.value.defined() &&
-                     why_not_fused_decay(r.q.size(3), r.v.size(3), r.q.scalar_type()).empty();
+  mark_borders(r);
+  const bool fused =
+      !scan.plain && r.q.is_cpu() && why_not_fused_decay(r.q.size(3), r.v.size(3), r.q.scalar_type()).empty();
   const auto run = [&](const DecayCall& call) {
-    return fused ? decay_chunks_fused(call, chunk) : decay_chunks_plain(call, chunk);
+    if (!fused) return decay_chunks_plain(call, chunk);
+    return call.value.defined() ? decay_steps_fused(call) : decay_chunks_fused(call, chunk);
   };
   Scanned done = scan.before ? read_before(r, run) : run(r);
   if (scan.bonus.defined()) done.out = done.out + own_read(scan, r);
@@ -127,7 +163,8 @@ std::string why_not_fused_decay(int64_t, int64_t, at::ScalarType type) {
 
 DecayScanned scan_decay_steps(const DecayScan& scan) {
   const c10::impl::ExcludeDispatchKeyGuard own_type(c10::autocast_dispatch_keyset);
-  const Ready r = prepare(scan);
+  if (steps_in_kernel(scan)) return steps_fused(scan);
+  const Ready r = prepare(scan, scan.normalise);
   const int64_t B = r.q.size(0), H = r.q.size(1), L = r.q.size(2), V = r.v.size(3);
   if (L == 0) return finish(scan, r.q.new_zeros({B, H, 0, V}), r.state);
   const auto each = [&](const Tensor& t, int64_t unit) {  // rows or columns, token by token

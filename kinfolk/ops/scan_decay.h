@@ -30,7 +30,8 @@ struct DecayScan {
   bool plain = false;  ///< tests: never the fused path
   DecayGate gate = {};
   bool before = false;
-  Tensor bonus = {};  ///< u [H, K], with `before`; undefined: zeros
+  Tensor bonus = {};   ///< u [H, K], with `before`; undefined: zeros
+  bool reuse = false;  ///< nobody else reads `state` and `sum`: scan_decay_steps may write the new ones into them
 };
 
 struct DecayScanned : Scanned {
@@ -39,12 +40,13 @@ struct DecayScanned : Scanned {
 
 /// All tokens at once in chunks: inside a chunk a masked product, between chunks the state. Any `chunk` gives the same;
 /// chunk >= L is the parallel form (with decays for each channel chunks hold at most 16 tokens). Differentiable in
-/// q, k, v, state, sum, bonus and the gate. In float32 on a CPU, and without a value gate, it runs in
-/// kernels/scan_decay, in chunks of 16, 32, 48 or 64, and is differentiable once.
+/// q, k, v, state, sum, bonus and the gate. In float32 on a CPU it runs in kernels/scan_decay, in chunks of 16, 32, 48
+/// or 64, with a value gate in kernels/scan_decay_steps, and is differentiable once.
 DecayScanned scan_decay(const DecayScan& scan, int64_t chunk);
-/// Why a scan without a value gate would not run there; empty: it does.
+/// Why a scan would not run there; empty: it does.
 std::string why_not_fused_decay(int64_t keys, int64_t values, at::ScalarType type);
-/// The same token by token, as it is written above.
+/// The same token by token, as it is written above: in torch operators, or, in float32 on a CPU where nothing wants a
+/// gradient, in kernels/scan_decay_steps.
 DecayScanned scan_decay_steps(const DecayScan& scan);
 
 }  // namespace kinfolk

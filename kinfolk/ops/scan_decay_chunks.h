@@ -1,4 +1,4 @@
-// The two ways that scan_decay takes through its chunks: the kernel, and torch operators.
+// The ways that scan_decay takes: kernels, by chunks or by tokens, and torch operators.
 #pragma once
 #include "kinfolk/ops/scan_lanes.h"
 
@@ -18,5 +18,11 @@ struct DecayCall {
 Scanned decay_chunks_plain(const DecayCall& call, int64_t chunk);
 /// The same in float32 on a CPU, without decays of value channels.
 Scanned decay_chunks_fused(const DecayCall& call, int64_t chunk);
+/// The same in float32 on a CPU, token by token in a kernel.
+Scanned decay_steps_fused(const DecayCall& call);
+
+/// One step, or a few, where nobody wants a gradient: with the read before the step, the bonus u [H, K] and the sum
+/// z [B, H, K] (undefined: none). `state` and `sum` are written to.
+Tensor decay_steps_onto(const DecayCall& call, const Tensor& sum, bool before, const Tensor& bonus, double eps);
 
 }  // namespace kinfolk

@@ -120,7 +120,7 @@ TEST(DecayGates, ChunksAgreeWithStepsWithGapsAndBorders) {
 
 // The kernel against the plain path: widths and lengths that nothing divides, too.
 TEST(DecayGates, FusedAgreesWithPlain) {
-  for (const Kind kind : {Kind::none, Kind::head, Kind::token, Kind::channel}) {
+  for (const Kind kind : kKinds) {
     for (const bool before : {false, true}) {
       for (const int64_t length : {1, 5, 16, 17, 64, 100, 257}) {
         for (const int64_t chunk : {1, 31, 48, 64, 1000}) {
@@ -271,10 +271,11 @@ TEST(DecayGates, BfloatIsFloatInside) {
 
 // Against the steps in double, beside a float32 loop: at most 4 times its error.
 TEST(DecayGates, FloatIsAsCloseAsALoopOfSteps) {
-  for (const Kind kind : {Kind::token, Kind::channel}) {
+  for (const Kind kind : {Kind::token, Kind::channel, Kind::value, Kind::both}) {
     for (const double strength : {0.01, 1.0, 30.0}) {
       DecayScan s = random_scan(kind, 1, 2, 1024, 16, 16, true, false);
-      s.gate.key = at::rand(s.gate.key.sizes(), at::kDouble) * (-2 * strength);
+      for (Tensor* g : {&s.gate.key, &s.gate.value})
+        if (g->defined()) *g = at::rand(g->sizes(), at::kDouble) * (-2 * strength);
       const DecayScan narrow = as_type(s, at::kFloat);
       s = as_type(narrow, at::kDouble);
       const Tensors exact = values_and_gradients(s, steps), loop = values_and_gradients(narrow, steps),
@@ -287,6 +288,61 @@ TEST(DecayGates, FloatIsAsCloseAsALoopOfSteps) {
       }
     }
   }
+}
+
+// One decay of a token beside those of value channels, which the kernel folds together.
+TEST(DecayGates, ATokensDecayOnTopOfThoseOfValues) {
+  for (const int64_t H : {1, 3}) {
+    DecayScan s = random_scan(Kind::value, 2, H, 45, 5, 20, true, false);
+    s.gate.key = at::rand({2, H, 45}, at::kDouble).log();
+    mark(s, true, true);
+    expect_all(values_and_gradients(as_type(s, at::kFloat), chunked(64)), values_and_gradients(s, steps), 1e-5,
+               text(H, " heads"));
+  }
+}
+
+// Where nothing wants a gradient, steps run in the kernel too: every gate, widths that no vector divides, gaps,
+// borders.
+TEST(DecayGates, StepsInTheKernelAgreeWithTheFormula) {
+  const at::NoGradGuard guard;
+  for (const Kind kind : kKinds) {
+    for (const bool before : {false, true}) {
+      for (const int64_t width : {1, 3, 16, 39, 64}) {
+        for (const bool marks : {false, true}) {
+          DecayScan s = random_scan(kind, 2, 2, 21, width == 16 ? 1 : 7, width, true, before);
+          mark(s, marks, marks && !before);
+          const DecayScanned want = scan_decay_steps(s), got = scan_decay_steps(as_type(s, at::kFloat));
+          const std::string what = text("kind ", static_cast<int>(kind), " before ", before, " width ", width);
+          reference::expect_near(got.out, want.out, 1e-5, what + " out");
+          reference::expect_near(got.state, want.state, 1e-5, what + " state");
+        }
+      }
+    }
+  }
+  DecayScan s = random_scan(Kind::channel, 2, 2, 21, 6, 5, true, false);
+  s.normalise = true, s.q = s.q.abs(), s.k = s.k.abs(), s.sum = at::rand({2, 2, 6}, at::kDouble);
+  mark(s, true, true);
+  const DecayScanned want = scan_decay_steps(s);
+  DecayScan narrow = as_type(s, at::kFloat);
+  narrow.sum = s.sum.to(at::kFloat);
+  const DecayScanned got = scan_decay_steps(narrow);
+  reference::expect_near(got.out, want.out, 1e-5, "normalised");
+  reference::expect_near(got.sum, want.sum, 1e-5, "sum");
+}
+
+// A step writes into a state that is given up to it, and into no other.
+TEST(DecayGates, AStepReusesTheStateWhenItMay) {
+  const at::NoGradGuard guard;
+  DecayScan s = as_type(random_scan(Kind::token, 2, 2, 1, 16, 16, true, false), at::kFloat);
+  const Tensor kept = s.state.clone();
+  const DecayScanned apart = scan_decay_steps(s);
+  EXPECT_TRUE(s.state.equal(kept));
+  EXPECT_NE(apart.state.data_ptr(), s.state.data_ptr());
+  s.reuse = true;
+  const DecayScanned onto = scan_decay_steps(s);
+  EXPECT_EQ(onto.state.data_ptr(), s.state.data_ptr());
+  EXPECT_TRUE(onto.state.equal(apart.state));
+  EXPECT_TRUE(onto.out.equal(apart.out));
 }
 
 TEST(DecayGates, RefusesWhatDoesNotFit) {

@@ -5,6 +5,7 @@
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/parallel.h"
 #include "kinfolk/kernels/scan_delta.h"
+#include "kinfolk/kernels/scan_delta_step.h"
 
 namespace kinfolk {
 namespace {
@@ -233,6 +234,43 @@ Ready prepare(const DeltaScan& s) {
   return r;
 }
 
+bool steps_in_kernel(const DeltaScan& s, const Ready& r) {
+  if (s.plain || !r.q.is_cpu() || r.q.scalar_type() != at::kFloat) return false;
+  if (!at::GradMode::is_enabled()) return true;
+  for (const Tensor& t : {r.q, r.k, r.v, r.beta, r.state, r.log_decay}) {
+    if (t.defined() && t.requires_grad()) return false;
+  }
+  return true;
+}
+
+Scanned steps_fused(const DeltaScan& s, const Ready& r) {
+  const auto rows = [](const Tensor& t) { return t.stride(-1) == 1 || t.size(-1) == 1 ? t : t.contiguous(); };
+  const Tensor q = rows(r.q), k = rows(r.k), v = rows(r.v), beta = rows(r.beta);
+  const int64_t B = q.size(0), H = q.size(1), L = q.size(2), K = q.size(3), V = v.size(3);
+  // A border forgets all that is before it.
+  Tensor decay = r.log_decay.defined() ? r.log_decay.exp() : Tensor();
+  if (r.border.defined()) {
+    decay = (decay.defined() ? decay : at::ones({B, H, L}, q.options())).masked_fill(r.border.unsqueeze(1), 0);
+  }
+  const bool copies = r.state.is_same(s.state) && !(s.reuse && r.state.is_contiguous());
+  Tensor state = copies ? r.state.clone(at::MemoryFormat::Contiguous) : r.state.contiguous();
+  Tensor out = at::empty({B, L, H, V}, q.options());
+  const auto at = [](const Tensor& t, int64_t b, int64_t h, int64_t i) {
+    return t.const_data_ptr<float>() + b * t.stride(0) + h * t.stride(1) + i * t.stride(2);
+  };
+  float *ps = state.mutable_data_ptr<float>(), *po = out.mutable_data_ptr<float>();
+  for (int64_t b = 0; b < B; b++) {
+    for (int64_t h = 0; h < H; h++) {
+      for (int64_t i = 0; i < L; i++) {
+        kernels::scan_delta_step({K, V, at(q, b, h, i), at(k, b, h, i), at(v, b, h, i), at(beta, b, h, i),
+                                  beta.size(3) > 1, decay.defined() ? *at(decay, b, h, i) : 1, 1,
+                                  ps + (b * H + h) * K * V, po + ((b * L + i) * H + h) * V});
+      }
+    }
+  }
+  return {out.transpose(1, 2).to(s.v.scalar_type()), state};
+}
+
 }  // namespace
 
 Scanned scan_delta(const DeltaScan& scan, int64_t chunk) {
@@ -288,6 +326,7 @@ Scanned scan_delta_steps(const DeltaScan& scan) {
   const Ready r = prepare(scan);
   const int64_t B = r.q.size(0), H = r.q.size(1), L = r.q.size(2), V = r.v.size(3);
   if (L == 0) return {scan.v.new_zeros({B, H, 0, V}), r.state};
+  if (steps_in_kernel(scan, r)) return steps_fused(scan, r);
   const std::vector<Tensor> q = r.q.unsqueeze(-2).unbind(2), k = r.k.unsqueeze(-1).unbind(2),
                             v = r.v.unsqueeze(-2).unbind(2), beta = r.beta.unsqueeze(-2).unbind(2);
   std::vector<Tensor> out;

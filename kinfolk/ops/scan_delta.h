@@ -19,6 +19,7 @@ struct DeltaScan {
   ScanLanes lanes = {};
   Tensor log_decay = {};  ///< [B, H, L], not above 0 (-inf forgets all); undefined: none
   bool plain = false;     ///< tests: never the fused path
+  bool reuse = false;     ///< nobody else reads `state`: scan_delta_steps may write the new one into it
 };
 
 /// All tokens at once in chunks of C by the WY form (Yang et al. 2024): M = strict_lower(diag(beta) K K^T),
@@ -29,7 +30,8 @@ struct DeltaScan {
 Scanned scan_delta(const DeltaScan& scan, int64_t chunk);
 /// Why a scan without borders of these head widths would not run there; empty: it does.
 std::string why_not_fused_delta(int64_t keys, int64_t values, at::ScalarType type);
-/// The same token by token, as it is written above.
+/// The same token by token, as it is written above: in torch operators, or, in float32 on a CPU where nothing wants a
+/// gradient, in kernels/scan_delta_step.
 Scanned scan_delta_steps(const DeltaScan& scan);
 
 }  // namespace kinfolk

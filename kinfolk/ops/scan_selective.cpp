@@ -73,7 +73,7 @@ struct FusedSelective : torch::autograd::Function<FusedSelective> {
   static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& delta, const Tensor& a,
                                const Tensor& b, const Tensor& c, const Tensor& skip, const std::optional<Tensor>& z,
                                const Tensor& bias, const Tensor& initial, const std::optional<Tensor>& marks,
-                               bool softplus, bool zoh, bool keeps) {
+                               bool softplus, bool zoh, bool keeps, bool reuse) {
     Given g{rows(x),
             rows(delta),
             a.contiguous(),
@@ -88,7 +88,8 @@ struct FusedSelective : torch::autograd::Function<FusedSelective> {
             zoh};
     const kernels::SelectiveSizes sizes = g.sizes();
     const int64_t B = x.size(0), L = x.size(1), E = x.size(2), N = a.size(1);
-    Tensor state = initial.clone(at::MemoryFormat::Contiguous), out = at::empty({B, L, E}, x.options());
+    Tensor state = reuse ? initial : initial.clone(at::MemoryFormat::Contiguous),
+           out = at::empty({B, L, E}, x.options());
     const int64_t chunks = (L + kernels::kSelectiveTokens - 1) / kernels::kSelectiveTokens;
     if (keeps) g.kept = at::empty({B, chunks, E, N}, x.options());
     float *ps = state.mutable_data_ptr<float>(), *po = out.mutable_data_ptr<float>();
@@ -140,7 +141,7 @@ struct FusedSelective : torch::autograd::Function<FusedSelective> {
                                          from, until, scratch);
       }
     });
-    return {gx, gdelta, ga, gb.sum(0), gc.sum(0), gskip, g.z.defined() ? gz : Tensor(), gbias, gs, {}, {}, {}, {}};
+    return {gx, gdelta, ga, gb.sum(0), gc.sum(0), gskip, g.z.defined() ? gz : Tensor(), gbias, gs, {}, {}, {}, {}, {}};
   }
 };
 
@@ -229,9 +230,12 @@ SelectiveScanned scan_selective(const SelectiveScan& scan, int64_t chunk) {
       keeps = keeps || (t.defined() && t.requires_grad());
     }
     keeps = keeps && at::GradMode::is_enabled();
+    // A state that was made here belongs to nobody else either.
+    const bool reuse = !keeps && r.state.is_contiguous() && (scan.reuse || !r.state.is_same(scan.state));
     const variable_list done = FusedSelective::apply(r.x, r.delta, r.a, r.b, r.c, r.skip, maybe(r.z), r.bias, r.state,
-                                                     maybe(marks), r.softplus, r.zoh, keeps);
-    return {done[0].narrow(2, 0, E).to(scan.x.scalar_type()), done[1].narrow(1, 0, E)};
+                                                     maybe(marks), r.softplus, r.zoh, keeps, reuse);
+    const Tensor state = reuse ? r.state : done[1];
+    return {first_of(done[0], 2, E).to(scan.x.scalar_type()), first_of(state, 1, E)};
   }
   const SelectiveCore core = core_of(r);
   const Scanned done = scan_selective_chunks(core, chunk);

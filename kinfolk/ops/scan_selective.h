@@ -21,6 +21,7 @@ struct SelectiveScan {
   bool zoh = false;
   ScanLanes lanes = {};
   bool plain = false;  ///< tests: never the fused path
+  bool reuse = false;  ///< nobody else reads `state`: where nothing wants a gradient it may be written over
 };
 
 struct SelectiveScanned {

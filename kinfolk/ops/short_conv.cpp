@@ -102,6 +102,32 @@ struct FusedConv : torch::autograd::Function<FusedConv> {
   }
 };
 
+bool wants_gradient(const ShortConv& conv) {
+  if (!at::GradMode::is_enabled()) return false;
+  for (const Tensor& t : {conv.x, conv.weight, conv.bias, conv.state})
+    if (t.defined() && t.requires_grad()) return true;
+  return false;
+}
+
+/// x [B, 1, D] float32, without gaps or borders.
+ShortConved one_token(const ShortConv& conv, const Tensor& given) {
+  const int64_t B = given.size(0), D = given.size(2), W = conv.weight.size(1);
+  const Tensor x = given.stride(2) == 1 || D == 1 ? given : given.contiguous(),
+               weight = conv.weight.to(at::kFloat).contiguous(),
+               bias = conv.bias.defined() ? conv.bias.to(at::kFloat).contiguous() : Tensor();
+  Tensor state = conv.state.defined() ? conv.state.to(at::kFloat) : at::zeros({B, D, W - 1}, x.options());
+  const bool copies = state.is_same(conv.state) && !(conv.reuse && state.is_contiguous());
+  state = copies ? state.clone(at::MemoryFormat::Contiguous) : state.contiguous();
+  Tensor out = at::empty({B, 1, D}, x.options());
+  const float *px = x.const_data_ptr<float>(), *pw = weight.const_data_ptr<float>(),
+              *pb = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
+  float *ps = state.mutable_data_ptr<float>(), *po = out.mutable_data_ptr<float>();
+  for (int64_t b = 0; b < B; b++) {
+    kernels::short_conv_step({D, W, conv.silu, px + b * x.stride(0), pw, pb, ps + b * D * (W - 1), po + b * D});
+  }
+  return {out.to(conv.x.scalar_type()), state};
+}
+
 }  // namespace
 
 ShortConved short_conv(const ShortConv& conv) {
@@ -113,6 +139,10 @@ ShortConved short_conv(const ShortConv& conv) {
   const at::ScalarType type = scan_type(conv.x);
   Tensor x = conv.x.to(type);
   const Tensor valid = conv.lanes.valid;
+  if (!conv.plain && L == 1 && type == at::kFloat && x.is_cpu() && !valid.defined() && !conv.lanes.first.defined() &&
+      !wants_gradient(conv)) {
+    return one_token(conv, x);
+  }
   Tensor border = borders(conv.lanes), slot;  // slot [B, L, 1]: where a token stands among the valid ones of its lane
   if (valid.defined()) {
     // Valid tokens to the front, in order: taps then reach over gaps.

@@ -14,6 +14,7 @@ struct ShortConv {
   bool silu = false;  ///< the activation; otherwise none
   ScanLanes lanes = {};
   bool plain = false;  ///< tests: never the fused path
+  bool reuse = false;  ///< nobody else reads `state`: a single token that wants no gradient is written into it
 };
 
 struct ShortConved {
