@@ -3,31 +3,19 @@
 //   bench_train_step --serve                                   a step for every line on stdin, answered by its CPU and
 //                                                              wall seconds: what tools/bench_train_step interleaves
 #include <ATen/Parallel.h>
-#include <sys/resource.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/eval/interleave.h"
 #include "kinfolk/train/gradient.h"
 #include "kinfolk/train/optim.h"
 
 namespace {
 
 using namespace kinfolk;
-
-double wall() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-double cpu() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 struct Bench {
   static constexpr int64_t kLanes = 8, kLength = 512;
@@ -56,15 +44,15 @@ struct Bench {
   }
 
   void step() {
-    const double begin = wall();
+    const double begin = wall_seconds();
     const StepLoss loss = accumulate_gradient(*model, *objective, batch, 1, none, false,
                                               [&](int64_t) { return static_cast<uint64_t>(steps); });
-    const double middle = wall();
+    const double middle = wall_seconds();
     optimiser->step(1e-4, static_cast<double>(loss.count));
     optimiser->zero_grad();
     ++steps;
     gradient_seconds += middle - begin;
-    optimiser_seconds += wall() - middle;
+    optimiser_seconds += wall_seconds() - middle;
   }
 };
 
@@ -89,9 +77,9 @@ int main(int count, char** words) {
     Bench bench;
     if (serve) {
       for (std::string line; std::getline(std::cin, line);) {
-        const double c = cpu(), w = wall();
+        const double c = cpu_seconds(), w = wall_seconds();
         bench.step();
-        std::printf("%.6f %.6f\n", cpu() - c, wall() - w);
+        std::printf("%.6f %.6f\n", cpu_seconds() - c, wall_seconds() - w);
         std::fflush(stdout);
       }
       return 0;
@@ -99,11 +87,11 @@ int main(int count, char** words) {
     bench.step();  // allocations and threads
     std::vector<double> each;
     bench.gradient_seconds = bench.optimiser_seconds = 0;
-    const double begin = wall();
-    while (each.empty() || wall() - begin < seconds) {
-      const double w = wall();
+    const double begin = wall_seconds();
+    while (each.empty() || wall_seconds() - begin < seconds) {
+      const double w = wall_seconds();
       bench.step();
-      each.push_back(wall() - w);
+      each.push_back(wall_seconds() - w);
     }
     std::sort(each.begin(), each.end());
     const auto n = static_cast<double>(each.size());

@@ -2,7 +2,6 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/nn/mixers/attention.h"
-#include "kinfolk/nn/qk/rerope.h"
 #include "kinfolk/nn/score/by_distance.h"
 #include "kinfolk/pattern/pattern.h"
 
@@ -42,17 +41,10 @@ struct Problem {
     plan.pattern = parse_pattern(pattern);
   }
   Tensor read() const { return attend({{q}}, q, q_at, {}, {{k, v, at, {}, {}, {}}}, {{{k}}}, plan).out; }
-  /// With a step on queries and keys, its own work included.
-  Tensor read_with(QkStep& step) const {
-    return attend(step.queries({q}, q_at), q, q_at, {}, {{k, v, at, {}, {}, {}}}, {step.keys({k}, at)}, plan).out;
-  }
   Side ours(std::vector<Tensor> more = {}) const {
     std::vector<Tensor> leaves = {q, k, v};
     leaves.insert(leaves.end(), more.begin(), more.end());
     return {[this] { return read(); }, leaves};
-  }
-  Side stepped(QkStep& step) const {
-    return {[this, &step] { return read_with(step); }, {q, k, v}};
   }
   /// SDPA, causal or with a mask.
   Side peer(const std::optional<Tensor>& mask = {}) const {
@@ -120,25 +112,30 @@ void bias(BenchRun& run) {
   }
 }
 
-/// A decoding attention branch after so many tokens.
+/// An attention branch on inputs 8 wide, so that its projections cost next to nothing, after so many tokens.
 struct Branched {
-  Branched(const char* step, int64_t length) {
+  explicit Branched(const char* step, int64_t tokens = 0) {
+    Context c = context();
+    c.size.width = x.size(2);
     Attention::Options options;
-    options.qk = {Spec(step)};
-    mixer = std::make_shared<Attention>(options, context());
+    options.head_width = kWidth, options.qk = {Spec(step)};
+    mixer = std::make_shared<Attention>(options, c);
     state = mixer->start(1, x.options());
     constexpr int64_t kPiece = 1024;
-    for (int64_t n = 0; n < length; n += kPiece) read(at::randn({1, std::min(kPiece, length - n), kHeads * kWidth}));
+    for (int64_t n = 0; n < tokens; n += kPiece) next(at::randn({1, std::min(kPiece, tokens - n), x.size(2)}));
   }
-  void read(const Tensor& more) {
+  void next(const Tensor& more) {
     const at::NoGradGuard guard;
     Pass pass{.batch = batch};
     pass.position = at::arange(at, at + more.size(1), at::kLong).unsqueeze(0);
-    pass.state = &state;
     at += more.size(1);
     mixer->forward(more, pass, &state);
   }
-  Tensor x = at::randn({1, 1, kHeads* kWidth});
+  /// The steps and the attention of a whole sequence.
+  Side look(const Problem& p) const {
+    return {[this, &p] { return mixer->look(p.q, p.q_at, {}, {{p.k, p.v, p.at, {}, {}, {}}}).out; }, {p.q, p.k, p.v}};
+  }
+  Tensor x = at::randn({1, 1, 8});
   Batch batch;
   std::shared_ptr<Attention> mixer;
   State state;
@@ -146,17 +143,16 @@ struct Branched {
 };
 
 void rerope(BenchRun& run) {
-  for (const int64_t length : run.lengths({2048}, {4096, 4097, 16384})) {
+  for (const int64_t length : run.lengths({4096}, {4097, 16384})) {
     const Problem p("causal", length);
-    const auto rope = registry<QkStep>().create(Spec("rope"), context(), "bench");
-    const auto rerope = registry<QkStep>().create(Spec("rerope"), context(), "bench");
-    run.contest({"rerope, window 256", length, "rope", 0, 0, Goal{1 / 1.15}, Goal{1 / 1.15}}, p.stepped(*rerope),
-                p.stepped(*rope));
+    const Branched rope("rope"), rerope("rerope");
+    run.contest({"rerope, window 256", length, "rope", 0, 0, Goal{1 / 1.15}, Goal{1 / 1.15}}, rerope.look(p),
+                rope.look(p));
   }
-  for (const int64_t length : run.lengths({4096}, {16384})) {
+  for (const int64_t length : run.lengths({1024, 16384}, {65536})) {
     Branched rope("rope", length), rerope("rerope", length);
     run.step(
-        "rerope, a step of the branch", length, "rope", 0, [&] { rerope.read(rerope.x); }, [&] { rope.read(rope.x); },
+        "rerope, a step", length, "rope", 0, [&] { rerope.next(rerope.x); }, [&] { rope.next(rope.x); },
         Goal{1 / 1.15});
   }
 }
