@@ -105,7 +105,8 @@ struct AttendPlan {
   int64_t query_tile = 128, key_tile = 512;  ///< of the tiled plain path
   bool plain = false;                        ///< tests: never the fused path
   /// How a pattern that is no interval of distances is computed: view by view (pattern/views.h), or in tiles with its
-  /// mask, without those that nobody sees. By default what is cheaper.
+  /// mask, without those that nobody sees: by the kernel or, where that cannot, by the plain path. By default what is
+  /// cheaper.
   enum class By { automatic, views, tiles } by = By::automatic;
   std::vector<std::shared_ptr<ScoreStep>> owned = {};  ///< steps that nobody else keeps alive
   /// What dropout draws from where attend calls itself on parts of a call; empty: lanes, positions and heads.
@@ -122,12 +123,11 @@ struct AttendPlan {
 Read attend(const std::vector<QueryBand>& queries, const Tensor& q_raw, const Tensor& q_at, const Tensor& q_document,
             const std::vector<Keys>& keys, const std::vector<std::vector<KeyBand>>& key_bands, const AttendPlan& plan);
 
-/// Why a call would not take a fused path; empty: it does. Fused are, on the CPU: one band, a pattern that is one
-/// interval of distances or has views (each of which is a fused call, where tiles are not cheaper), no dropout; several
-/// sets of keys, documents, limits, invalid tokens and grouped heads included. Score steps: in float32 and bfloat16
-/// (computed in float32) those that add by distance, one that adds by query and distance and, as the first of them, one
-/// that multiplies by distance, all of which may learn;
-/// in double constant tables by distance.
+/// Why a call would not take a fused path; empty: it does. Fused are, on the CPU: in float32 and bfloat16 (computed in
+/// float32) any pattern, several bands, dropout, and score steps that add by distance, one that adds by query and
+/// distance and, as the first of them, one that multiplies by distance, all of which may learn; in double one band, a
+/// pattern that is one interval of distances or has views, and constant tables by distance. Several sets of keys,
+/// documents, limits, invalid tokens and grouped heads included.
 std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
                                        const AttendPlan& plan);
 

@@ -1,6 +1,8 @@
 #include "kinfolk/ops/attend_pairs.h"
 
-#include "kinfolk/core/errors.h"
+#include "kinfolk/kernels/attend.h"
+#include "kinfolk/kernels/attend_mask.h"
+#include "kinfolk/ops/attend_layout.h"
 
 namespace kinfolk {
 namespace {
@@ -125,6 +127,43 @@ PatternPairs::PatternPairs(std::shared_ptr<const Pattern> pattern)
 void PatternPairs::see(int64_t lane, const int64_t* q_at, int64_t rows, const int64_t* k_at, int64_t columns,
                        bool in_order, PairBits* bits) const {
   see_pattern(*pattern_, {lane, q_at, rows, k_at, columns, in_order}, bits);
+}
+
+double shown_area(const PatternPairs& pairs, const int64_t* q_at, int64_t length, const int64_t* k_at, int64_t keys) {
+  constexpr int64_t kRows = kernels::kAttendRows, kColumns = kernels::kAttendColumns, kTilesAsked = 256;
+  const int64_t tiles = (length + kRows - 1) / kRows, of_keys = (keys + kColumns - 1) / kColumns;
+  const int64_t step = std::clamp<int64_t>(tiles * of_keys / kTilesAsked, 1, tiles);
+  std::vector<PairBits> bits(static_cast<size_t>(kRows));
+  double area = 0;
+  int64_t asked = 0;
+  for (int64_t t = step / 2; t < tiles; t += step, ++asked) {
+    const int64_t rows = std::min(kRows, length - t * kRows);
+    const int64_t* at = q_at + t * kRows;
+    Span queries;
+    for (int64_t r = 0; r < rows; ++r)
+      if (at[r] >= 0) queries.add(at[r]);
+    for (int64_t first = 0; first < keys && !queries.empty(); first += kColumns) {
+      const int64_t columns = std::min(kColumns, keys - first);
+      Span span;
+      for (int64_t c = 0; c < columns; ++c)
+        if (k_at[first + c] >= 0) span.add(k_at[first + c]);
+      if (span.empty() || !pairs.may_see(queries.low, queries.high, span.low, span.high)) continue;
+      const bool in_order = consecutive(k_at + first, columns);
+      std::fill(bits.begin(), bits.end(), PairBits{});
+      pairs.see(0, at, rows, k_at + first, columns, in_order, bits.data());
+      for (int64_t r = 0; r < rows; r += 24) {
+        const int64_t n = std::min<int64_t>(24, rows - r);
+        PairBits seen = {};
+        for (int64_t m = r; m < r + n; ++m)
+          for (size_t w = 0; w < 2; ++w) seen[w] |= bits[static_cast<size_t>(m)][w];
+        int64_t blocks = 0;
+        for (int64_t b = 0; b < kColumns / 16; ++b)
+          blocks += (seen[static_cast<size_t>(b / 4)] >> (b % 4 * 16) & 0xffff) != 0;
+        area += static_cast<double>(n * (in_order ? 16 * blocks : kColumns));
+      }
+    }
+  }
+  return area * static_cast<double>(tiles) / static_cast<double>(std::max<int64_t>(asked, 1));
 }
 
 }  // namespace kinfolk

@@ -20,4 +20,8 @@ class PatternPairs final : public kernels::AttendPattern {
   int64_t lanes_;
 };
 
+/// About how many pairs the kernel computes for queries and keys at these positions: those in blocks of 24 queries and
+/// 16 keys of which the pattern shows one, guessed from some of the queries where they are many.
+double shown_area(const PatternPairs& pairs, const int64_t* q_at, int64_t length, const int64_t* k_at, int64_t keys);
+
 }  // namespace kinfolk

@@ -5,6 +5,7 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/ops/attend_layout.h"
+#include "kinfolk/ops/attend_pairs.h"
 #include "kinfolk/pattern/views.h"
 
 namespace kinfolk {
@@ -43,9 +44,10 @@ class Finder {
   std::unordered_map<int64_t, int64_t> map_;
 };
 
-/// Costs are measured in products of a fused call: reading a key costs as much as some of them, a call as many more,
-/// and the tiled path needs several times as long for each (measured at width 64 in float32).
-constexpr double kReadKey = 14, kCall = 12000, kTiled = 4;
+/// Costs are measured in products of a fused call: reading a key costs as much as some of them, a query of a group and
+/// a query of a read that is joined to another as many more, and so does a call; the tiled plain path needs several
+/// times as long for each (measured at width 64 in float32).
+constexpr double kReadKey = 14, kRow = 280, kJoin = 40, kCall = 12000, kTiled = 4;
 double work(double queries, double keys) { return (queries + kReadKey) * keys; }
 
 /// Queries of one group and the keys of each set that they see, as rows [lane * length + index].
@@ -60,11 +62,12 @@ struct Item {
   Span span;  ///< of the positions of the keys
   /// About what attend costs on it: blocks of keys beyond the bounds of distance are skipped.
   double cost(const View& view) const {
-    const double all = work(static_cast<double>(queries.size()), static_cast<double>(columns()));
-    if (view.nearest < -(int64_t{1} << 40) || view.farthest > int64_t{1} << 40) return all;
+    const double rows = static_cast<double>(queries.size());
+    const double all = work(rows, static_cast<double>(columns())), gathered = kRow * rows;
+    if (view.nearest < -(int64_t{1} << 40) || view.farthest > int64_t{1} << 40) return gathered + all;
     const double spread = static_cast<double>(span.high - span.low + 1);
     const double blocks = 256 * spread / static_cast<double>(columns());  // what a block of keys covers
-    return all * std::min(1.0, (static_cast<double>(view.farthest - view.nearest) + blocks) / spread);
+    return gathered + all * std::min(1.0, (static_cast<double>(view.farthest - view.nearest) + blocks) / spread);
   }
 };
 
@@ -131,7 +134,7 @@ class Plan {
     return key_at_[set].row(row / n)[row % n];
   }
 
-  /// About what the tiled path costs, for one lane.
+  /// About what the tiled plain path costs, for one lane.
   double tiled() const {
     double sum = 0;
     const int64_t rows = call_.plan.query_tile, few = std::max<int64_t>(1, length());
@@ -149,7 +152,7 @@ class Plan {
   }
   /// About what a band costs, for one lane.
   double cost(const View& band) const {
-    const double reach = static_cast<double>(band.farthest) - static_cast<double>(band.nearest) + 256;
+    const double reach = static_cast<double>(band.farthest) - static_cast<double>(band.nearest) + 96;
     const double keys = std::min(reach, static_cast<double>(keys_.high - keys_.low + 1));
     return kCall + work(1, keys) + static_cast<double>(length()) * keys;
   }
@@ -352,10 +355,38 @@ struct Whole {
   }
 };
 
+/// Whether tiles with a mask are the kernel's.
+bool tiles_in_kernel(const AttendArguments& call) {
+  const Tensor& q = call.queries.at(0).q;
+  return q.is_cpu() && (q.scalar_type() == at::kFloat || q.scalar_type() == at::kBFloat16);
+}
+/// About what it costs in them, for one lane.
+double kernel_cost(const AttendArguments& call) {
+  const PatternPairs pairs(call.plan.pattern);
+  const HostRows q_at(call.q_at);
+  const int64_t length = call.q_at.size(1);
+  double sum = kCall;
+  for (const Keys& set : call.keys) {
+    const int64_t keys = set.at.size(1);
+    if (keys == 0) continue;
+    const double area = shown_area(pairs, q_at.row(0), length, HostRows(set.at).row(0), keys);
+    // Few queries read the keys that they see; more of them, all keys at once.
+    const double read = area / static_cast<double>(length);
+    sum += 1.1 * area + kReadKey * (length <= 6 ? read : static_cast<double>(keys));
+  }
+  return sum;
+}
+
 }  // namespace
 
 std::optional<Read> attend_by_views(const AttendArguments& given) {
   if (given.plan.by == AttendPlan::By::tiles || given.plan.pattern->interval() || given.q_at.numel() == 0) return {};
+  double tiles = 0;
+  const bool choose = given.plan.by == AttendPlan::By::automatic, kernel = tiles_in_kernel(given);
+  if (choose && kernel) {
+    tiles = kernel_cost(given);
+    if (tiles <= std::max(3 * kCall, kRow * static_cast<double>(given.q_at.size(1)))) return {};  // what views cost
+  }
   const Plan plan(given);
   if (plan.empty() || plan.twice()) return {};
   const auto views = compile(given.plan.pattern, plan.queries(), plan.keys());
@@ -365,12 +396,11 @@ std::optional<Read> attend_by_views(const AttendArguments& given) {
   for (const View& view : *views) {
     items.push_back(view.band() ? std::vector<Item>{} : plan.items(view));
     (view.band() ? bands : grouped) += view.band() ? plan.cost(view) : kCall;
+    if (views->size() > 1) bands += kJoin * static_cast<double>(given.q_at.size(1));
     for (const Item& item : items.back()) grouped += item.cost(view);
   }
-  if (given.plan.by == AttendPlan::By::automatic &&
-      bands + grouped / static_cast<double>(given.q_at.size(0)) > plan.tiled()) {
-    return {};
-  }
+  if (choose && !kernel) tiles = plan.tiled();
+  if (choose && bands + grouped / static_cast<double>(given.q_at.size(0)) > tiles) return {};
 
   const c10::impl::ExcludeDispatchKeyGuard own_types(c10::autocast_dispatch_keyset);
   const Whole whole(given);
