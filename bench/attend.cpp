@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/nn/mixers/attention.h"
 #include "kinfolk/ops/attend.h"
 #include "kinfolk/pattern/pattern.h"
 
@@ -106,11 +107,83 @@ struct Relative : ScoreStep {
   Tensor v, r;
 };
 
+/// An attention branch of 8 heads of 64 on inputs 8 wide, so that its projections cost next to nothing.
+std::shared_ptr<Attention> branch(const std::string& qk) {
+  Context context;
+  context.size.width = context.size.heads = 8;
+  context.like = at::TensorOptions().dtype(at::kFloat);
+  context.path = "attention";
+  Value table = parse_toml("head_width = 64\nqk = [" + qk + "]", "options");
+  table.set("kind", "attention");
+  return std::dynamic_pointer_cast<Attention>(registry<Branch>().create(Spec(table), context, "attention"));
+}
+
+/// Rotation and attention of a whole sequence.
+struct Rotated {
+  Rotated(const std::string& qk, const Call& call) : made(branch(qk)), call(call) {}
+  Tensor ours() const { return made->look(call.q, call.q_at, {}, {{call.k, call.v, call.at, {}, {}, {}}}).out; }
+  std::shared_ptr<Attention> made;
+  const Call& call;
+};
+
+/// The next token after `tokens`, over and over.
+struct Step {
+  Step(const std::string& qk, int64_t tokens) : made(branch(qk)), state(made->start(1, x.options())) {
+    const at::NoGradGuard guard;
+    for (int64_t from = 0; from < tokens; from += 1024) next(at::randn({1, 1024, 8}), from, state);
+    at = tokens;
+  }
+  void next(const Tensor& x, int64_t from, State& state) const {
+    const Batch batch;
+    Pass pass{.batch = batch};
+    pass.position = at::arange(from, from + x.size(1), at::kLong).unsqueeze(0);
+    made->forward(x, pass, &state);
+  }
+  void steps(int count) const {
+    for (int n = 0; n < count; ++n) {
+      State own = state;
+      next(x, at, own);
+    }
+  }
+  Tensor x = at::randn({1, 1, 8});
+  std::shared_ptr<Attention> made;
+  State state;
+  int64_t at = 0;
+};
+
+/// What ReRoPE costs beside RoPE: the ratio is its time over that of RoPE.
+void bench_rerope() {
+  for (const int64_t length : {4096, 16384})
+    for (const int64_t window : {256, 512}) {
+      const int rounds = length > 8000 ? 3 : 9;
+      const Call call("causal", length, length, true);
+      const Rotated rope("\"rope\"", call), rerope(text("{ kind = \"rerope\", window = ", window, " }"), call);
+      {
+        const at::NoGradGuard guard;
+        compare(
+            text("RoPE forward ", length, ", other: ReRoPE ", window), rounds, [&] { rope.ours(); },
+            [&] { rerope.ours(); });
+      }
+      compare(
+          text("RoPE fwd + bwd ", length, ", other: ReRoPE ", window), rounds, [&] { call.backward(rope.ours()); },
+          [&] { call.backward(rerope.ours()); });
+    }
+  const at::NoGradGuard guard;
+  for (const int64_t tokens : {1024, 16384, 65536}) {
+    const Step rope("\"rope\"", tokens), rerope("{ kind = \"rerope\", window = 256 }", tokens);
+    const int steps = tokens > 20000 ? 5 : 50;
+    compare(
+        text(steps, " RoPE steps after ", tokens, ", other: ReRoPE 256"), 9, [&] { rope.steps(steps); },
+        [&] { rerope.steps(steps); });
+  }
+}
+
 }  // namespace
 
 int main(int count, char** words) {
   at::set_num_threads(1);
   at::manual_seed(1);
+  if (count > 1 && std::string(words[1]) == "rerope") return bench_rerope(), 0;
   const bool long_ones = count > 1 && std::string(words[1]) == "long";
   for (const int64_t length : long_ones ? std::vector<int64_t>{16384} : std::vector<int64_t>{1024, 1056, 4096, 4001}) {
     const int rounds = length > 8000 ? 1 : length > 2000 ? 5 : 15;
@@ -192,6 +265,7 @@ int main(int count, char** words) {
         "window 512 fwd + bwd at 8192, other: at 32768", 3, [&] { window.backward(window.ours()); },
         [&] { twice.backward(twice.ours()); });
   }
+  bench_rerope();
   const at::NoGradGuard guard;
   for (const auto& [pattern, keys] :
        std::vector<std::pair<std::string, int64_t>>{{"causal", 512}, {"causal & window(256)", 512}, {"causal", 4096}}) {
@@ -200,21 +274,6 @@ int main(int count, char** words) {
         "1000 steps over " + std::to_string(keys) + " keys, " + pattern, 5,
         [&] {
           for (int n = 0; n < 1000; ++n) step.ours();
-        },
-        [&] {
-          for (int n = 0; n < 1000; ++n) at::scaled_dot_product_attention(step.q, step.k, step.v);
-        });
-  }
-  {  // two bands, as ReRoPE has: the tiled plain path
-    Call step("causal", 1, 512, false);
-    const auto both = [&] {
-      attend({{step.q, 0, INT64_MIN, 256}, {step.q, 0, 256, INT64_MAX}}, step.q, step.q_at, {},
-             {{step.k, step.v, step.at, {}, {}, {}}}, {{{step.k}, {step.k}}}, step.plan);
-    };
-    compare(
-        "1000 steps over 512 keys, two bands", 5,
-        [&] {
-          for (int n = 0; n < 1000; ++n) both();
         },
         [&] {
           for (int n = 0; n < 1000; ++n) at::scaled_dot_product_attention(step.q, step.k, step.v);

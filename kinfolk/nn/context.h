@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kinfolk/core/registry.h"
 #include "kinfolk/core/value.h"
@@ -43,6 +44,9 @@ struct Heads {
   bool relative = true;           ///< the pattern looks at distances alone
   int64_t horizon = -1;           ///< newest keys that a query can see, its own included; -1: all
   int64_t value_width = 0;        ///< of the values, where it is not d
+  /// Of the keys that are kept beside those of all tokens (Eyes::prepare_keys): the newest tokens that a query meets
+  /// them of, its own included.
+  std::vector<int64_t> near = {};
 };
 
 /// Handed down while a model is built. A meta device builds without memory: how budgets count parameters.

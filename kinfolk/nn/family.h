@@ -65,6 +65,14 @@ struct Traits {
   std::string why_not;    ///< one sentence for what it does not do
 };
 
+/// The option of a branch that sets the bytes of its state while the width stays, for budgets of states; or why there
+/// is none. `divides`: it is a number of heads, which divides the width, and more of them make the state smaller.
+struct StateKnob {
+  std::string option = {};
+  bool divides = false;
+  std::string why_not = {};
+};
+
 /// A sub-layer: attention, recurrence or feed-forward.
 struct Branch : torch::nn::Module {
   virtual Traits traits() const { return {}; }
@@ -76,6 +84,9 @@ struct Branch : torch::nn::Module {
   virtual Tensor forward(const Tensor& x, Pass& pass, State* state) = 0;
   /// One line for `explain`: which operator serves it, and where it is not the fused one, why.
   virtual std::string explain() const { return "torch operators"; }
+  /// Which pairs its heads may meet: one pattern for all of them, or one each in turn; none: it has no pattern.
+  virtual std::vector<std::shared_ptr<const Pattern>> patterns() const { return {}; }
+  virtual StateKnob state_knob() const { return {}; }  ///< of a branch with a state
 };
 
 /// A step on queries and keys before the dot product: RoPE and kin, XPOS, KeyNorm, log-n, QK bias.
@@ -104,8 +115,9 @@ struct Fresh {
 };
 /// How a memory asks to look.
 struct Look {
-  bool prepared = false;  ///< the keys went through Eyes::prepare_keys
-  int64_t shift = 0;      ///< Keys::at, from and until are positions plus this, so that keys before 0 can be
+  bool prepared = false;          ///< the keys went through Eyes::prepare_keys
+  std::vector<size_t> kept = {};  ///< which of its tensors the keys of each set are from; empty: the first
+  int64_t shift = 0;              ///< Keys::at, from and until are positions plus this, so that keys before 0 can be
 };
 /// The eyes that an attention branch lends to its memory.
 struct Eyes {
@@ -113,8 +125,9 @@ struct Eyes {
     Tensor k, v;
   };
   std::function<KeyValue(const Tensor& x)> project;  ///< [B, S, D] -> raw keys and values [B, G, S, d]
-  /// Raw keys at int64 [B, S] as a memory may keep them: QkSteps applied when all are final, else as they are.
-  std::function<Tensor(const Tensor& k, const Tensor& at)> prepare_keys;
+  /// Raw keys at int64 [B, S] as a memory may keep them: QkSteps applied when all are final, else as they are. Where
+  /// the steps make bands of distance, the keys of the farthest, then those of the nearer ones (Heads::near).
+  std::function<std::vector<Tensor>(const Tensor& k, const Tensor& at)> prepare_keys;
   std::function<Read(const Tensor& q, std::vector<Keys> keys, Look how)>
       look;  ///< raw queries; the branch applies QkSteps, pattern and scores
 };

@@ -125,7 +125,7 @@ inline void expect_core(const golden::Case& one, Attention& branch, int64_t star
   golden::expect_close(read.out, one.at("out.o"), one, "out.o");
   Tensor loss = (read.out * one.at("cot.o")).sum();
   if (one.has("cot.q")) loss = loss + (branch.qk.at(0)->queries({.q = q}, q_at)[0].q * one.at("cot.q")).sum();
-  if (one.has("cot.k")) loss = loss + (branch.prepare_keys(k, k_at) * one.at("cot.k")).sum();
+  if (one.has("cot.k")) loss = loss + (branch.prepare_keys(k, k_at).at(0) * one.at("cot.k")).sum();
   loss.backward();
   golden::expect_gradient(q.grad(), one.at("grad.in.q"), one, "grad.in.q");
   golden::expect_gradient(k.grad(), one.at("grad.in.k"), one, "grad.in.k");

@@ -1,11 +1,27 @@
 #include "kinfolk/nn/memory/cache.h"
 
+#include "kinfolk/core/errors.h"
+#include "kinfolk/nn/memory/cache_append.h"
 #include "kinfolk/nn/memory/newest.h"
 
 namespace kinfolk {
 namespace {
 constexpr auto kKeys = "k", kValues = "v", kAt = "at", kDocument = "document";
+
+std::string near_keys(size_t n) { return text(kKeys, n + 1); }
+
+/// The newest columns of a set.
+Keys newest_columns(const Keys& keys, const Tensor& k) {
+  const int64_t count = k.size(2), skip = keys.at.size(1) - count;
+  Keys out = keys;
+  out.k = k;
+  out.v = keys.v.narrow(2, skip, count);
+  out.at = keys.at.narrow(1, skip, count);
+  if (keys.document.defined()) out.document = keys.document.narrow(1, skip, count);
+  return out;
 }
+
+}  // namespace
 
 Tensor valid_positions(const Pass& pass) {
   return pass.valid.defined() ? pass.position.masked_fill(pass.valid.logical_not(), -1) : pass.position;
@@ -29,29 +45,46 @@ State Cache::start(int64_t batch, at::TensorOptions like) const {
   state.tensors[kValues] = at::zeros({batch, heads_.groups, capacity, value_width}, like);
   state.tensors[kAt] = at::full({batch, capacity}, -1, whole);
   state.tensors[kDocument] = at::zeros({batch, capacity}, whole);
+  for (size_t n = 0; n < heads_.near.size(); ++n) {
+    state.tensors[near_keys(n)] =
+        at::zeros({batch, heads_.groups, std::min(capacity, heads_.near[n] - 1), heads_.width}, like);
+  }
   return state;
 }
 
 Read Cache::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) {
-  const Tensor at = valid_positions(pass);
-  Keys keys{eyes.prepare_keys(fresh.k, at), fresh.v, at, documents(pass), {}, {}};
-  if (state) {
-    if (state->tensors.empty()) *state = start(at.size(0), fresh.k.options());
-    auto& kept = state->tensors;
-    const auto kind = kept.at(kKeys).scalar_type(), now = fresh.k.scalar_type();  // they differ under autocast
-    keys.k = at::cat({kept.at(kKeys).to(now), keys.k}, 2);                        // [B, G, C + L, d]
-    keys.v = at::cat({kept.at(kValues).to(now), keys.v}, 2);
-    keys.at = at::cat({kept.at(kAt), keys.at}, 1);  // [B, C + L]
-    keys.document = at::cat({kept.at(kDocument), keys.document}, 1);
-    const Newest newest(keys.at, heads_.horizon < 0 ? -1 : std::max<int64_t>(heads_.horizon - 1, 0),
-                        pass.valid.defined() && !pass.valid.all().item<bool>());
-    kept[kKeys] = newest.keep(keys.k, 2).to(kind);
-    kept[kValues] = newest.keep(keys.v, 2).to(kind);
-    kept[kAt] = newest.keep(keys.at, 1);
-    kept[kDocument] = newest.keep(keys.document, 1);
+  Keys keys{fresh.k, fresh.v, valid_positions(pass), pass.document, {}, {}};
+  if (!state) return eyes.look(fresh.q, {keys}, {});
+  if (state->tensors.empty()) *state = start(keys.at.size(0), fresh.k.options());
+  auto& kept = state->tensors;
+  const auto kind = kept.at(kKeys).scalar_type();  // not that of fresh keys under autocast
+  const auto made = eyes.prepare_keys(fresh.k, keys.at);
+  std::vector<Joint> parts{{kept.at(kAt), keys.at, 1},
+                           {kept.at(kDocument), documents(pass), 1},
+                           {kept.at(kValues), fresh.v, 2},
+                           {kept.at(kKeys), made.at(0), 2}};
+  for (size_t n = 0; n < heads_.near.size(); ++n) parts.push_back({kept.at(near_keys(n)), made.at(n + 1), 2});
+  const auto joined = append(parts);
+  keys.at = joined[0], keys.document = joined[1];  // [B, C + L]
+  keys.v = joined[2], keys.k = joined[3];          // [B, G, C + L, d]
+  std::vector<Keys> sets{keys};
+  for (size_t n = 0; n < heads_.near.size(); ++n) sets.push_back(newest_columns(keys, joined[4 + n]));
+
+  const bool gaps = pass.valid.defined() && !pass.valid.all().item<bool>();
+  const Newest newest(keys.at, heads_.horizon < 0 ? -1 : std::max<int64_t>(heads_.horizon - 1, 0), gaps);
+  kept[kKeys] = newest.keep(keys.k, 2).to(kind);
+  kept[kValues] = newest.keep(keys.v, 2).to(kind);
+  kept[kAt] = newest.keep(keys.at, 1);
+  kept[kDocument] = newest.keep(keys.document, 1);
+  Look how{.prepared = true};
+  for (size_t n = 0; n < sets.size(); ++n) {
+    how.kept.push_back(n);
+    if (!pass.document.defined()) sets[n].document = Tensor();
+    if (n == 0) continue;
+    const int64_t capacity = std::min(kept.at(kAt).size(1), heads_.near[n - 1] - 1);
+    kept[near_keys(n - 1)] = Newest(sets[n].at, capacity, gaps).keep(sets[n].k, 2).to(kind);
   }
-  if (!pass.document.defined()) keys.document = Tensor();
-  return eyes.look(fresh.q, {keys}, {.prepared = true});
+  return eyes.look(fresh.q, std::move(sets), how);
 }
 
 }  // namespace kinfolk

@@ -7,7 +7,9 @@ namespace kinfolk {
 /// State, one lane each: k, v [B, G, C, d], at int64 [B, C] (position, -1: empty), document int64 [B, C]. The newest
 /// keys stand at the right end; invalid tokens never enter. Where the pattern has a horizon W, C = W - 1 from the
 /// start, so the bytes never change; else C is the number of tokens of the fullest lane. Keys are kept with the QkSteps
-/// applied when all of them are final, else raw. Gradients flow through the state.
+/// applied when all of them are final, else raw. Steps that turn near keys otherwise have a k1 (k2, ...) besides, the
+/// near keys of the last min(C, w - 1) columns, w as Heads::near says. Gradients flow through the state.
+/// Without gradients a call writes its columns behind the kept ones (cache_append.h).
 struct Cache : Memory {
   struct Options {
     template <class V>

@@ -25,7 +25,7 @@ TEST(Cache, KeepsExactlyTheKeysThatTheNextQueryCanSee) {
     const auto branch = make_attention("pattern = \"causal & window(8)\"\nqk = " + qk, 8, 2);
     const Sequence s{normal({1, 12, 8}, 5)};
     const auto whole = branch->project(s.x);
-    const Tensor keys = branch->prepare_keys(whole.k, at::arange(12, at::kLong).unsqueeze(0));
+    const Tensor keys = branch->prepare_keys(whole.k, at::arange(12, at::kLong).unsqueeze(0)).at(0);
     State state = branch->start(1, real());
     const int64_t bytes = state.bytes();
     const Batch batch;

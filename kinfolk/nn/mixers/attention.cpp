@@ -102,11 +102,12 @@ Attention::Attention(const Options& options, const Context& context) {
   mine.heads = heads_;
   qk = make_steps<QkStep>(*this, "qk", options.qk, mine);
   score = make_steps<Score>(*this, "score", options.score, mine);
-  memory = registry<Memory>().create(options.memory, mine, context.path.empty() ? "memory" : context.path + ".memory");
-  register_module("memory", memory);
   const auto gives_values = [](const auto& step) { return !step->values_by_distance().empty(); };
   if (std::count_if(score.begin(), score.end(), gives_values) > 1) {
     fail("[", context.path, ".score] expected one step that adds to values; found several");
+  }
+  if (std::count_if(score.begin(), score.end(), [](const auto& step) { return step->query_columns() > 0; }) > 1) {
+    fail("[", context.path, ".score] expected one step that reads the branch's input; found several");
   }
   const Tensor nowhere = at::zeros({1, 0}, at::kLong);
   for (size_t n = 0; n < qk.size(); ++n) {
@@ -117,6 +118,26 @@ Attention::Attention(const Options& options, const Context& context) {
     }
     staged_ = qk[n].get();
     keys_final_ = keys_final_ && n + 1 == qk.size();  // later steps would see keys of another stage
+  }
+  choose_kept(context);
+  mine.heads = heads_;
+  memory = registry<Memory>().create(options.memory, mine, context.path.empty() ? "memory" : context.path + ".memory");
+  register_module("memory", memory);
+}
+
+void Attention::choose_kept(const Context& context) {
+  if (!keys_final_) return;
+  const at::NoGradGuard no_grad;
+  const auto made = bands(at::zeros({1, heads_.count, 0, heads_.width}, context.like),
+                          at::zeros({1, 0}, context.like.dtype(at::kLong)));
+  for (size_t n = 0; n < made.size(); ++n)
+    if (shown(made[n])) kept_.push_back(n);
+  keys_final_ = kept_.size() == 1 || (kept_.size() > 1 && heads_.causal && !staged_);
+  if (!keys_final_) return kept_.clear();
+  std::sort(kept_.begin(), kept_.end(), [&](size_t a, size_t b) { return made[a].farthest > made[b].farthest; });
+  for (size_t n = 1; n < kept_.size(); ++n) {
+    const int64_t newest = made[kept_[n]].farthest;
+    heads_.near.push_back(heads_.horizon < 0 ? newest : std::min(newest, heads_.horizon));
   }
 }
 
@@ -169,22 +190,23 @@ std::vector<KeyBand> Attention::key_bands(const Tensor& k, const Tensor& at, std
   return bands;
 }
 
-Tensor Attention::prepare_keys(const Tensor& k, const Tensor& at) {
-  if (!keys_final_) return k;
-  auto made = key_bands(k, at, {});
-  if (made.size() != 1)
-    fail("[attention.qk] expected one band of keys from steps with final keys; found ", made.size());
-  return made[0].k;
+std::vector<Tensor> Attention::prepare_keys(const Tensor& k, const Tensor& at) {
+  if (!keys_final_) return {k};
+  const auto made = key_bands(k, at, {});
+  std::vector<Tensor> out;
+  for (const size_t n : kept_) out.push_back(made.at(n).k);
+  return out;
+}
+
+bool Attention::shown(const QueryBand& band) const {
+  return band.nearest < band.farthest && band.nearest <= pattern_.farthest() && band.farthest > pattern_.nearest();
 }
 
 Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, std::vector<Keys> keys, const Look& how,
-                     double dropout, uint64_t seed, const std::map<std::string, Tensor>& facts) {
-  // Bands at distances that the pattern never shows are left out.
-  const auto shown = [&](const QueryBand& b) {
-    return b.nearest < b.farthest && b.nearest <= pattern_.farthest() && b.farthest > pattern_.nearest();
-  };
+                     double dropout, uint64_t seed, const std::map<std::string, Tensor>& facts,
+                     const Tensor& of_queries) {
   const std::vector<QueryBand> all = bands(q, at);
-  std::vector<QueryBand> queries;
+  std::vector<QueryBand> queries;  // without those at distances that the pattern never shows
   for (const auto& band : all)
     if (shown(band)) queries.push_back(band);
   std::vector<Keys> looked;  // for each stage of the queries and band of the values
@@ -193,12 +215,17 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
   const auto stages = stages_of(stage, at);
   const auto values = value_bands(score, pattern_);
   const Tensor shifted = how.shift == 0 ? at : at::where(at.lt(0), at, at + how.shift);
-  for (const auto& set : keys) {
+  for (size_t s = 0; s < keys.size(); ++s) {
+    const Keys& set = keys[s];
     const Tensor true_at = how.shift == 0 ? set.at : set.at - how.shift;
     for (const int64_t m : stages) {
-      const auto made = !how.prepared || !keys_final_ ? key_bands(set.k, true_at, m)
-                        : staged_                     ? std::vector<KeyBand>{staged_->keys_again({set.k}, true_at, m)}
-                                                      : std::vector<KeyBand>{{set.k}};
+      std::vector<KeyBand> made(all.size());
+      if (how.prepared && keys_final_) {
+        const size_t n = kept_.at(how.kept.empty() ? 0 : how.kept.at(s));
+        made.at(n) = staged_ ? staged_->keys_again({set.k}, true_at, m) : KeyBand{set.k};
+      } else {
+        made = key_bands(set.k, true_at, m);
+      }
       if (made.size() != all.size()) {
         fail("[attention.qk] expected as many bands of keys as of queries, ", all.size(), "; found ", made.size());
       }
@@ -221,7 +248,8 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
   for (const auto& step : score) plan.score.push_back(step.get());
   plan.dropout = dropout;
   plan.seed = seed;
-  return attend(queries, q, shifted, document, looked, sets, plan);
+  const Tensor q_raw = of_queries.defined() ? at::cat({q.to(of_queries.scalar_type()), of_queries}, -1) : q;
+  return attend(queries, q_raw, shifted, document, looked, sets, plan);
 }
 
 Tensor Attention::forward(const Tensor& x, Pass& pass, State* state) {
@@ -234,12 +262,16 @@ Tensor Attention::forward(const Tensor& x, Pass& pass, State* state) {
       pass.valid.defined() ? pass.position.masked_fill(pass.valid.logical_not(), -1) : pass.position;  // [B, L]
   const Eyes::KeyValue made = project(x);
   const Fresh fresh{x, split_heads(q->forward(x), heads_.width), made.k, made.v};
+  Tensor of_queries;
+  for (const auto& step : score)
+    if (step->query_columns() > 0) of_queries = step->of_queries(x, pass);
   const double dropped = is_training() ? dropout_ : 0;
   const uint64_t seed = dropped > 0 ? pass.seed * 0x9E3779B97F4A7C15ull + ++pass.draws : 0;
   const Eyes eyes{[this](const Tensor& x) { return project(x); },
                   [this](const Tensor& k, const Tensor& at) { return prepare_keys(k, at); },
                   [&](const Tensor& q, std::vector<Keys> keys, Look how) {
-                    return look(q, at, pass.document, std::move(keys), how, dropped, seed, pass.batch.facts);
+                    return look(q, at, pass.document, std::move(keys), how, dropped, seed, pass.batch.facts,
+                                of_queries);
                   }};
   const Read read = memory->meet(fresh, eyes, pass, state);
   for (const auto& step : score) step->add_losses(pass);

@@ -42,15 +42,17 @@ struct Attention : Branch {
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
+  std::vector<std::shared_ptr<const Pattern>> patterns() const override { return pattern_.each; }
 
   /// Raw keys and values [B, G, S, d] of inputs [B, S, D].
   Eyes::KeyValue project(const Tensor& x) const;
-  /// Raw keys [B, G, S, d] at int64 [B, S] as a memory may keep them.
-  Tensor prepare_keys(const Tensor& k, const Tensor& at);
+  /// Raw keys [B, G, S, d] at int64 [B, S] as a memory may keep them (Eyes::prepare_keys).
+  std::vector<Tensor> prepare_keys(const Tensor& k, const Tensor& at);
   /// Raw queries [B, H, L, d] at int64 [B, L] (-1: invalid) look at sets of keys, through steps, pattern and scores.
-  /// The pattern reads the facts of the batch, if given.
+  /// The pattern reads the facts of the batch, if given; of_queries: what a score step asked for (Score::of_queries).
   Read look(const Tensor& q, const Tensor& at, const Tensor& document, std::vector<Keys> keys, const Look& how = {},
-            double dropout = 0, uint64_t seed = 0, const std::map<std::string, Tensor>& facts = {});
+            double dropout = 0, uint64_t seed = 0, const std::map<std::string, Tensor>& facts = {},
+            const Tensor& of_queries = {});
   bool keys_final() const { return keys_final_; }
 
   std::shared_ptr<Linear> q, k, v, out;
@@ -61,6 +63,8 @@ struct Attention : Branch {
  private:
   std::vector<QueryBand> bands(const Tensor& q, const Tensor& at);
   std::vector<KeyBand> key_bands(const Tensor& k, const Tensor& at, std::optional<int64_t> stage);
+  bool shown(const QueryBand& band) const;  ///< at some distance that the pattern shows
+  void choose_kept(const Context& context);
 
   Heads heads_;
   void set_pattern(AttendPlan& plan, const HeadPatterns& patterns) const;
@@ -68,7 +72,8 @@ struct Attention : Branch {
   HeadPatterns pattern_;
   double dropout_;
   bool keys_final_ = true;
-  QkStep* staged_ = nullptr;  ///< the step whose keys depend on the query's stage
+  QkStep* staged_ = nullptr;       ///< the step whose keys depend on the query's stage
+  std::vector<size_t> kept_ = {};  ///< the bands whose keys are kept, the farthest first; empty: keys are kept raw
 };
 
 }  // namespace kinfolk

@@ -12,14 +12,20 @@ std::vector<QueryBand> RectifiedRope::queries(const QueryBand& band, const Tenso
     out.farthest = std::min(band.farthest, farthest);
     return out;
   };
-  return {part(p, 1 - window_, window_), part(p * leak_ + bend, window_, INT64_MAX),
-          part(p * leak_ - bend, INT64_MIN, 1 - window_)};
+  const auto far = [&](double by) { return leak_ == 0 ? at::full({1, 1}, by, p.options()) : p * leak_ + by; };
+  std::vector<QueryBand> out{part(p, back_ ? 1 - window_ : INT64_MIN, far_ ? window_ : INT64_MAX)};
+  if (far_) out.push_back(part(far(bend), window_, INT64_MAX));
+  if (back_) out.push_back(part(far(-bend), INT64_MIN, 1 - window_));
+  return out;
 }
 
 std::vector<KeyBand> RectifiedRope::keys(const KeyBand& band, const Tensor& at) {
   const Tensor p = turning_positions(at);
+  std::vector<KeyBand> out{{rotation_.turn(band.k, p)}};
+  if (!far_ && !back_) return out;
   const KeyBand far = leak_ == 0 ? band : KeyBand{rotation_.turn(band.k, p * leak_)};
-  return {{rotation_.turn(band.k, p)}, far, far};
+  out.resize(1 + (far_ ? 1 : 0) + (back_ ? 1 : 0), far);
+  return out;
 }
 
 }  // namespace kinfolk

@@ -3,6 +3,15 @@
 #include "kinfolk/core/errors.h"
 
 namespace kinfolk {
+namespace {
+
+/// Few tokens, of which torch operators would cost more than the work.
+bool is_small(const Tensor& x, const Tensor& p) {
+  return x.is_cpu() && p.is_cpu() && x.scalar_type() == at::kFloat && x.dim() == 4 && x.size(2) <= 16 &&
+         x.stride(-1) == 1 && p.scalar_type() == at::kDouble && !(at::GradMode::is_enabled() && x.requires_grad());
+}
+
+}  // namespace
 
 std::vector<double> rope_frequencies(double base, int64_t width) {
   std::vector<double> out;
@@ -14,6 +23,35 @@ std::vector<double> rope_frequencies(double base, int64_t width) {
 Tensor Rotation::angles(const Tensor& p) const {
   const Tensor f = at::tensor(frequency, at::TensorOptions().dtype(at::kDouble)).to(p.device());
   return p.to(at::kDouble).unsqueeze(-1) * f;  // [B or 1, L, pairs]
+}
+
+Tensor Rotation::turn(const Tensor& x, const Tensor& p) const {
+  const int64_t lanes = x.size(0), length = x.size(2), whole = x.size(3), half = pairs();
+  if (!is_small(x, p) || 2 * half > whole || half == 0) return turn_by(x, angles(p));
+  Tensor out = at::empty(x.sizes(), x.options());  // [B, H, L, d]
+  std::vector<float> cosine(frequency.size()), sine(frequency.size());
+  const auto position = p.accessor<double, 2>();
+  const int64_t step = interleaved ? 2 : 1, apart = interleaved ? 1 : half;
+  for (int64_t b = 0; b < lanes; ++b)
+    for (int64_t l = 0; l < length; ++l) {
+      const double at = position[p.size(0) == 1 ? 0 : b][p.size(1) == 1 ? 0 : l];
+      for (size_t t = 0; t < frequency.size(); ++t) {
+        cosine[t] = static_cast<float>(gain * std::cos(at * frequency[t]));
+        sine[t] = static_cast<float>(gain * std::sin(at * frequency[t]));
+      }
+      for (int64_t h = 0; h < x.size(1); ++h) {
+        const float* from = x.const_data_ptr<float>() + b * x.stride(0) + h * x.stride(1) + l * x.stride(2);
+        float* to = out.data_ptr<float>() + ((b * x.size(1) + h) * length + l) * whole;
+        for (int64_t t = 0; t < half; ++t) {
+          const float one = from[t * step], two = from[t * step + apart];
+          const auto c = cosine[static_cast<size_t>(t)], s = sine[static_cast<size_t>(t)];
+          to[t * step] = one * c - two * s;
+          to[t * step + apart] = two * c + one * s;
+        }
+        std::copy(from + 2 * half, from + whole, to + 2 * half);
+      }
+    }
+  return out;
 }
 
 Tensor Rotation::turn_by(const Tensor& x, const Tensor& angle, const Tensor& size) const {

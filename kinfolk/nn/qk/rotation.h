@@ -22,7 +22,7 @@ struct Rotation {
   /// x'_a = gain (x_a cos(p f_t) - x_b sin(p f_t)), x'_b = gain (x_b cos(p f_t) + x_a sin(p f_t)).
   /// x [B, H, L, d]; p double [B or 1, L], need not be whole. Phases are made in double and rounded once, to float32
   /// or double: lower types are rotated in float32.
-  Tensor turn(const Tensor& x, const Tensor& p) const { return turn_by(x, angles(p)); }
+  Tensor turn(const Tensor& x, const Tensor& p) const;
   /// The same with given angles; `size` multiplies each pair besides. Both double [B or 1, L, pairs].
   Tensor turn_by(const Tensor& x, const Tensor& angle, const Tensor& size = {}) const;
   /// x with each pair multiplied by `size`.
