@@ -83,12 +83,16 @@ Tensor weigh_losses(const std::map<std::string, Tensor>& losses, const std::map<
   return sum;
 }
 
-Loss Causal::loss(Model& model, Pass& pass) {
-  const Tensor target = pass.batch.fact("target");
-  if (!target.defined() || target.sizes() != pass.batch.tokens.sizes() || target.scalar_type() != at::kLong) {
-    fail("[objective] expected the fact target, int64 ", pass.batch.tokens.sizes(), "; found ",
+Tensor target_of(const Batch& batch) {
+  const Tensor target = batch.fact("target");
+  if (!target.defined() || target.sizes() != batch.tokens.sizes() || target.scalar_type() != at::kLong) {
+    fail("[objective] expected the fact target, int64 ", batch.tokens.sizes(), "; found ",
          target.defined() ? text(target.scalar_type(), " ", target.sizes()) : "none");
   }
+  return target;
+}
+
+Loss token_loss(Model& model, Pass& pass, int64_t tile, const std::function<Tensor(const Pass& pass)>& wanted) {
   std::map<std::string, Tensor> own;
   auto* outer = pass.losses;
   if (!outer) pass.losses = &own;
@@ -97,25 +101,31 @@ Loss Causal::loss(Model& model, Pass& pass) {
   loss.auxiliary = weigh_losses(*pass.losses, model.loss_weights());
   pass.losses = outer;
 
+  const Tensor target = wanted(pass);
   Tensor counts = target != -100;
   if (pass.valid.defined()) counts = counts & pass.valid;
   const Tensor rows = counts.flatten().nonzero().squeeze(1);  // [N]
-  const Tensor picked = x.flatten(0, 1).index_select(0, rows), wanted = target.flatten().index_select(0, rows);
+  const Tensor picked = x.flatten(0, 1).index_select(0, rows), tokens = target.flatten().index_select(0, rows);
   loss.count = rows.size(0);
   if (loss.count == 0) {
     loss.sum = picked.sum().to(at::kFloat);  // of nothing: 0, with a graph
     return loss;
   }
   const int64_t vocabulary = model.size().vocabulary;
-  const int64_t lowest = wanted.min().item<int64_t>(), highest = wanted.max().item<int64_t>();
+  const int64_t lowest = tokens.min().item<int64_t>(), highest = tokens.max().item<int64_t>();
   if (lowest < 0 || highest >= vocabulary) {
     fail("[objective] expected targets from 0 to ", vocabulary - 1, ", or -100 for none; found ",
          lowest < 0 ? lowest : highest);
   }
   std::vector<Tensor> parameters;
   for (const auto& [name, parameter] : model.weights()) parameters.push_back(parameter);
-  loss.sum = cross_entropy(model.head(), parameters, picked, wanted, options_.tile, vocabulary, pass);
+  loss.sum = cross_entropy(model.head(), parameters, picked, tokens, tile, vocabulary, pass);
   return loss;
+}
+
+Loss Causal::loss(Model& model, Pass& pass) {
+  const Tensor target = target_of(pass.batch);
+  return token_loss(model, pass, options_.tile, [&](const Pass&) { return target; });
 }
 
 }  // namespace kinfolk

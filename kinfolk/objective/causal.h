@@ -1,5 +1,6 @@
 // Predict the next token.
 #pragma once
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,6 +31,13 @@ struct Causal : Objective {
 /// `parameters`: all that the head may use, its own and those it shares.
 Tensor cross_entropy(Head& head, const std::vector<Tensor>& parameters, const Tensor& x, const Tensor& target,
                      int64_t tile, int64_t vocabulary, const Pass& pass);
+
+/// The loss of a model that is run over the pass and then asked, at each position, for the token that `wanted` says:
+/// int64 [B, L], -100: none. Called after the run, when the pass has its positions.
+Loss token_loss(Model& model, Pass& pass, int64_t tile, const std::function<Tensor(const Pass& pass)>& wanted);
+
+/// The fact "target", int64 like the tokens; Error without it.
+Tensor target_of(const Batch& batch);
 
 /// sum of weight * loss by name; undefined when there are none. Every loss needs a weight (0 switches it off) and every
 /// weight a loss, else Error.

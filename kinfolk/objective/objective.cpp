@@ -2,8 +2,24 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/objective/causal.h"
+#include "kinfolk/objective/prefix.h"
 
 namespace kinfolk {
+namespace {
+
+using Make = std::shared_ptr<Objective> (*)(const Value& table);
+
+template <class T>
+std::shared_ptr<Objective> make(const Value& table) {
+  return std::make_shared<T>(read_options<typename T::Options>(table, "objective", nullptr, {"kind"}));
+}
+
+const std::map<std::string, Make>& objectives() {
+  static const std::map<std::string, Make> list = {{"causal", make<Causal>}, {"prefix", make<Prefix>}};
+  return list;
+}
+
+}  // namespace
 
 std::shared_ptr<Objective> make_objective(const Recipe& recipe) {
   const Value* table = recipe.tree.find("objective");
@@ -11,11 +27,14 @@ std::shared_ptr<Objective> make_objective(const Recipe& recipe) {
   if (!table) table = &none;
   const bool named = table->as<std::string>() || table->find("kind");
   const std::string kind = named ? Spec(*table).kind() : "causal";
-  if (kind != "causal") {
+  const auto found = objectives().find(kind);
+  if (found == objectives().end()) {
+    std::vector<std::string> known;
+    for (const auto& [name, made] : objectives()) known.push_back(name);
     refuse(table->place.text(), "[objective.kind] expected an objective; found ", kind.empty() ? "nothing" : kind,
-           suggest(kind, {"causal"}));
+           suggest(kind, known));
   }
-  return std::make_shared<Causal>(read_options<Causal::Options>(*table, "objective", nullptr, {"kind"}));
+  return found->second(*table);
 }
 
 }  // namespace kinfolk
