@@ -124,6 +124,7 @@ TEST(DecayGates, FusedAgreesWithPlain) {
     for (const bool before : {false, true}) {
       for (const int64_t length : {1, 5, 16, 17, 64, 100, 257}) {
         for (const int64_t chunk : {1, 31, 48, 64, 1000}) {
+          if ((kind == Kind::value || kind == Kind::both) && chunk != 31) continue;  // token by token in any case
           DecayScan s = as_type(
               random_scan(kind, 2, 2, length, length == 17 ? 5 : 32, length == 100 ? 7 : 48, true, before), at::kFloat);
           mark(s, length > 60, chunk != 64);
