@@ -2,6 +2,7 @@
 #include "kinfolk/nn/depth/once.h"
 #include "kinfolk/nn/depth/universal.h"
 #include "kinfolk/nn/family.h"
+#include "kinfolk/nn/feed/chunked.h"
 #include "kinfolk/nn/feed/glu.h"
 #include "kinfolk/nn/feed/mlp.h"
 #include "kinfolk/nn/feed/separable.h"
@@ -43,6 +44,7 @@
 #include "kinfolk/nn/residual/add.h"
 #include "kinfolk/nn/score/alibi.h"
 #include "kinfolk/nn/score/distance.h"
+#include "kinfolk/nn/score/dynamic_span.h"
 #include "kinfolk/nn/score/kerple.h"
 #include "kinfolk/nn/score/shaw.h"
 #include "kinfolk/nn/score/span.h"
@@ -74,6 +76,7 @@ Registry<Branch>& registry<Branch>() {
     kin.add<Mlp>("mlp", "two matrices and a non-linearity (Vaswani et al. 2017)");
     kin.add<Glu>("glu", "gated feed-forward, SwiGLU by default (Shazeer 2020)");
     kin.add<Separable>("separable", "feed-forward of two causal separable convolutions (Dehghani et al. 2019)");
+    kin.add<Chunked>("chunked", "a feed-forward in chunks along the length, to save memory (Kitaev et al. 2020)");
     kin.add<PositionBranch>("position", "positions added in every layer (Al-Rfou et al. 2018)");
     return kin;
   }();
@@ -113,6 +116,8 @@ Registry<Score>& registry<Score>() {
     kin.add<Kerple>("kerple", "a learned kernel of the distance, logarithm or power (Chi et al. 2022)");
     kin.add<Distance>("distance", "relu of the score times a learned curve over distance (Wu et al. 2021)");
     kin.add<Span>("span", "each head learns how far back it looks (Sukhbaatar et al. 2019)");
+    kin.add<DynamicSpan>("dynamic_span",
+                         "each token says for each head how far back it looks (Sukhbaatar et al. 2019)");
     kin.add<Xl>("xl", "relative positions of Transformer-XL (Dai et al. 2019)");
     return kin;
   }();

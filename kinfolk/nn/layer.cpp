@@ -133,72 +133,12 @@ Tensor Layer::run(Tensor x, Pass& pass, State* state, const Tensor& signal) {
 
 Tensor Layer::forward(Tensor x, Pass& pass, State* state, const Tensor& signal) {
   if (!checkpointing || !at::GradMode::is_enabled()) return run(x, pass, state, signal);
-
-  // What the run depends on besides its inputs is held by value: the caller's batch, pass and state may be gone, or
-  // moved on, when backward runs it again.
-  struct Held {
-    std::shared_ptr<torch::nn::Module> layer;  // alive as long as the graph
-    Batch batch;
-    Tensor position, valid, document, first;
-    Form form;
-    uint64_t seed, draws, draws_after = 0;
-    State before, after;
-    std::vector<std::string> losses;
-  };
-  auto held = std::make_shared<Held>();
-  held->layer = shared_from_this();
-  held->batch = pass.batch;
-  held->position = pass.position, held->valid = pass.valid, held->document = pass.document, held->first = pass.first;
-  held->form = pass.form, held->seed = pass.seed, held->draws = pass.draws;
-
   std::vector<Tensor> inputs{x};
   if (signal.defined()) inputs.push_back(signal);
-  const size_t given = inputs.size();
-  if (state) {
-    held->before = *state;
-    held->before.transform([&](const Tensor& t) {
-      inputs.push_back(t);
-      return t.detach();
-    });
-  }
-  std::vector<Tensor> parameters;
-  for (const auto& [name, parameter] : trainable(*this)) parameters.push_back(parameter);
-
-  auto f = [this, held, given, streams = state != nullptr, trace = pass.trace, updates = pass.updates,
-            collects = pass.losses != nullptr](const std::vector<Tensor>& in, bool again) {
-    Pass own{held->batch};
-    own.position = held->position, own.valid = held->valid, own.document = held->document, own.first = held->first;
-    own.form = held->form, own.seed = held->seed, own.draws = held->draws;
-    std::map<std::string, Tensor> losses;
-    if (collects) own.losses = &losses;
-    if (!again) own.trace = trace, own.updates = updates;
-    State local = held->before;
-    size_t next = given;
-    local.transform([&](const Tensor&) { return in[next++]; });
-    std::vector<Tensor> out{run(in[0], own, streams ? &local : nullptr, given > 1 ? in[1] : Tensor())};
-    for (const auto& [name, value] : losses) {
-      out.push_back(value);
-      if (!again) held->losses.push_back(name);
-    }
-    if (streams) {
-      local.transform([&](const Tensor& t) {
-        out.push_back(t);
-        return again ? t : t.detach();
-      });
-      if (!again) held->after = local;
-    }
-    held->draws_after = own.draws;
-    return out;
+  const auto part = [this](const std::vector<Tensor>& in, Pass& own, State* local) {
+    return run(in[0], own, local, in.size() > 1 ? in[1] : Tensor());
   };
-  const std::vector<Tensor> out = recompute(f, inputs, parameters);
-  size_t next = 1;
-  for (const auto& name : held->losses) add_loss(pass, name, out[next++]);
-  if (state) {
-    *state = std::move(held->after);
-    state->transform([&](const Tensor&) { return out[next++]; });
-  }
-  pass.draws = held->draws_after;
-  return out[0];
+  return recompute_part(shared_from_this(), part, std::move(inputs), pass, state);
 }
 
 }  // namespace kinfolk

@@ -3,6 +3,8 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "kinfolk/nn/layer.h"
+
 namespace kinfolk {
 namespace {
 
@@ -84,6 +86,71 @@ struct Recompute : torch::autograd::Function<Recompute> {
 
 std::vector<Tensor> recompute(Rerun f, const std::vector<Tensor>& inputs, const std::vector<Tensor>& parameters) {
   return Recompute::apply(at::TensorList(inputs), at::TensorList(parameters), std::move(f));
+}
+
+Tensor recompute_part(const std::shared_ptr<torch::nn::Module>& owner, const ModelPart& f, std::vector<Tensor> inputs,
+                      Pass& pass, State* state) {
+  struct Held {
+    std::shared_ptr<torch::nn::Module> owner;
+    Batch batch;
+    Tensor position, valid, document, first;
+    Form form;
+    uint64_t seed, draws, draws_after = 0;
+    State before, after;
+    std::vector<std::string> losses;
+  };
+  auto held = std::make_shared<Held>();
+  held->owner = owner;
+  held->batch = pass.batch;
+  held->position = pass.position, held->valid = pass.valid, held->document = pass.document, held->first = pass.first;
+  held->form = pass.form, held->seed = pass.seed, held->draws = pass.draws;
+
+  const size_t given = inputs.size();
+  if (state) {
+    held->before = *state;
+    held->before.transform([&](const Tensor& t) {
+      inputs.push_back(t);
+      return t.detach();
+    });
+  }
+  std::vector<Tensor> parameters;
+  for (const auto& [name, parameter] : trainable(*owner)) parameters.push_back(parameter);
+
+  auto rerun = [f, held, given, streams = state != nullptr, trace = pass.trace, updates = pass.updates,
+                collects = pass.losses != nullptr](const std::vector<Tensor>& in, bool again) {
+    Pass own{held->batch};
+    own.position = held->position, own.valid = held->valid, own.document = held->document, own.first = held->first;
+    own.form = held->form, own.seed = held->seed, own.draws = held->draws;
+    std::map<std::string, Tensor> losses;
+    if (collects) own.losses = &losses;
+    if (!again) own.trace = trace, own.updates = updates;
+    State local = held->before;
+    size_t next = given;
+    local.transform([&](const Tensor&) { return in[next++]; });
+    std::vector<Tensor> out{f({in.begin(), in.begin() + static_cast<int64_t>(given)}, own, streams ? &local : nullptr)};
+    for (const auto& [name, value] : losses) {
+      out.push_back(value);
+      if (!again) held->losses.push_back(name);
+    }
+    if (streams) {
+      local.transform([&](const Tensor& t) {
+        out.push_back(t);
+        return again ? t : t.detach();
+      });
+      if (!again) held->after = local;
+    }
+    held->draws_after = own.draws;
+    return out;
+  };
+  const std::vector<Tensor> out = recompute(rerun, inputs, parameters);
+  size_t next = 1;
+  for (const auto& name : held->losses) add_loss(pass, name, out[next++]);
+  if (state) {
+    *state = std::move(held->after);
+    state->transform([&](const Tensor&) { return out[next++]; });
+  }
+  pass.draws = held->draws_after;
+  return out[0];
 }
 
 }  // namespace kinfolk

@@ -3,10 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "kinfolk/nn/family.h"
+
 namespace kinfolk {
-using at::Tensor;
 
 /// f(inputs, again): `again` is true in backward, where what it wrote elsewhere must not be written twice.
 using Rerun = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs, bool again)>;
@@ -15,5 +17,14 @@ using Rerun = std::function<std::vector<Tensor>(const std::vector<Tensor>& input
 /// the inputs: f runs once without a graph, and again in backward. f must give the same result both times, and must not
 /// reach tensors that want a gradient by another way. All tensors defined. (Chen et al. 2016)
 std::vector<Tensor> recompute(Rerun f, const std::vector<Tensor>& inputs, const std::vector<Tensor>& parameters);
+
+/// What a part of a model makes of its inputs in a pass, with a state to carry or none.
+using ModelPart = std::function<Tensor(const std::vector<Tensor>& inputs, Pass& pass, State* state)>;
+
+/// f(inputs, pass, state) by `recompute`: state, losses, draws, trace and updates come out as if f had run plainly.
+/// What f depends on besides (batch, positions, the state before) is held by value, since the caller's may be gone or
+/// moved on when backward runs it again. `owner` holds the parameters that f uses, and lives as long as the graph.
+Tensor recompute_part(const std::shared_ptr<torch::nn::Module>& owner, const ModelPart& f, std::vector<Tensor> inputs,
+                      Pass& pass, State* state);
 
 }  // namespace kinfolk

@@ -129,16 +129,26 @@ Tensor Gau::forward(const Tensor& x, Pass& pass, State* state) {
   const auto moved = [&](int64_t n) { return (base * gamma[n] + beta[n]).unsqueeze(1); };  // [B, 1, L, s]
   const Fresh fresh{x, moved(0), moved(1), at::silu(v->forward(x)).unsqueeze(1)};
   const Eyes eyes{{},
-                  [](const Tensor& k, const Tensor&) { return k; },
+                  [](const Tensor& k, const Tensor&) { return std::vector<Tensor>{k}; },
                   [&](const Tensor& q, std::vector<Keys> keys, Look) { return look(q, at, pass, keys.at(0)); }};
   const Tensor read = memory->meet(fresh, eyes, pass, state).out.squeeze(1);  // [B, L, e]
   return mask_invalid(out->forward(at::silu(u->forward(x)) * read), pass);    // [B, L, D]
 }
 
 std::string Gau::explain() const {
-  const bool softmax = options_.form.rfind("softmax", 0) == 0;
-  return text(softmax ? "attend(" : "relu_attend(", pattern_->text(), "), ",
-              softmax ? "one head" : "one head, tiled torch operators");
+  if (options_.form.rfind("softmax", 0) != 0) {
+    return text("relu_attend(", pattern_->text(),
+                "), one head, tiled torch operators: no kernel has the squared ReLU for weights");
+  }
+  const auto like = at::TensorOptions().dtype(gamma.dtype());  // a meta model is explained as if it had memory
+  const Tensor q = at::zeros({1, 1, 2, gamma.size(1)}, like), values = at::zeros({1, 1, 2, v->weight.size(0)}, like);
+  AttendPlan plan;
+  plan.pattern = pattern_;
+  const auto reasons =
+      why_not_fused({{q}}, {{q, values, at::arange(2, like.dtype(at::kLong)).unsqueeze(0), {}, {}, {}}}, plan);
+  std::string line = text("attend(", pattern_->text(), "), one head, ", reasons.empty() ? "fused" : "");
+  for (size_t n = 0; n < reasons.size(); ++n) line += (n ? "; " : "tiled torch operators: ") + reasons[n];
+  return line;
 }
 
 }  // namespace kinfolk

@@ -39,6 +39,7 @@ struct Gau : Branch {
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
+  std::vector<std::shared_ptr<const Pattern>> patterns() const override { return {pattern_}; }
 
   std::shared_ptr<Linear> u, v, z, out;
   Tensor gamma, beta;

@@ -19,6 +19,11 @@ struct Score : torch::nn::Module, ScoreStep {
   /// Disjoint bands that cover all distances; empty: values are what they are. A read more over the keys for each.
   virtual std::vector<ValueBand> values_by_distance() const { return {}; }
   virtual void add_losses(Pass& /*pass*/) {}  ///< once a call of the branch
+  /// What the step needs of each query besides q: so many columns, which stand behind those of q in Tile::q. One step
+  /// of a branch may ask.
+  virtual int64_t query_columns() const { return 0; }
+  /// They, from the branch's input x [B, L, D], once a call: [B, H, L, columns], float32 or wider.
+  virtual Tensor of_queries(const Tensor& /*x*/, Pass& /*pass*/) { return {}; }
 };
 
 // Filled in nn/kin.cpp.

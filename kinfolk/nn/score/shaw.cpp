@@ -13,7 +13,8 @@ std::vector<Tensor> Shaw::prepare(const Tensor&, int64_t, int64_t) { return {wk}
 
 Tensor Shaw::apply(const Tile& tile, const std::vector<Tensor>& prepared) {
   const auto type = tile.scores.scalar_type();
-  const Tensor all = at::matmul(tile.q.to(type) * scale_, prepared[0].to(type).t());  // [B, H, Lq, 2K + 1]
+  const Tensor q = tile.q.narrow(-1, 0, wk.size(1)).to(type) * scale_;
+  const Tensor all = at::matmul(q, prepared[0].to(type).t());  // [B, H, Lq, 2K + 1]
   const Tensor row = tile.distance.neg().clamp(-clip_, clip_) + clip_;
   return tile.scores + all.gather(-1, row.expand(tile.scores.sizes()));  // [B, H, Lq, Lk]
 }
@@ -21,7 +22,8 @@ Tensor Shaw::apply(const Tile& tile, const std::vector<Tensor>& prepared) {
 std::optional<QueryTable> Shaw::by_query(const Tensor& q_raw, int64_t nearest, int64_t farthest) {
   const Tensor distance = at::arange(nearest, farthest + 1, at::TensorOptions().dtype(at::kLong).device(wk.device()));
   const Tensor rows = wk.index_select(0, distance.neg().clamp(-clip_, clip_) + clip_);  // [distances, d]
-  return QueryTable{q_raw, rows.to(q_raw.scalar_type()).unsqueeze(0).expand({heads_, -1, -1}), scale_};
+  return QueryTable{q_raw.narrow(-1, 0, wk.size(1)), rows.to(q_raw.scalar_type()).unsqueeze(0).expand({heads_, -1, -1}),
+                    scale_};
 }
 
 std::vector<ValueBand> Shaw::values_by_distance() const {

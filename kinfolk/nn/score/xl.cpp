@@ -33,7 +33,7 @@ std::vector<Tensor> Xl::prepare(const Tensor&, int64_t nearest, int64_t farthest
 }
 
 std::optional<QueryTable> Xl::by_query(const Tensor& q_raw, int64_t nearest, int64_t farthest) {
-  const Tensor p = q_raw.to(v.options()) + v.unsqueeze(1);  // [B, H, L, d]
+  const Tensor p = q_raw.narrow(-1, 0, v.size(1)).to(v.options()) + v.unsqueeze(1);  // [B, H, L, d]
   return QueryTable{p, keys(nearest, farthest).transpose(0, 1), scale_};
 }
 
@@ -42,7 +42,7 @@ Tensor Xl::apply(const Tile& tile, const std::vector<Tensor>& prepared) {
   const int64_t from = std::clamp<int64_t>(tile.nearest - lowest, 0, known - 1);
   const int64_t to = std::clamp<int64_t>(tile.farthest - lowest, from, known - 1);
   const auto type = tile.scores.scalar_type();
-  const Tensor q = (tile.q.to(type) + prepared[1].to(type).unsqueeze(1)) * scale_;
+  const Tensor q = (tile.q.narrow(-1, 0, v.size(1)).to(type) + prepared[1].to(type).unsqueeze(1)) * scale_;
   const Tensor all = at::matmul(q, prepared[0].to(type).narrow(-1, from, to - from + 1));  // [B, H, Lq, distances]
   const Tensor column = (tile.distance - (lowest + from)).clamp(0, to - from);  // pairs out of sight go anywhere
   return tile.scores + all.gather(-1, column.expand(tile.scores.sizes()));      // [B, H, Lq, Lk]
