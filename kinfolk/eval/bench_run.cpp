@@ -104,7 +104,7 @@ std::pair<int64_t, int64_t> BenchRun::stretch(int64_t shorter, int64_t longer) c
 
 Turns BenchRun::turns(const std::string& what) const {
   Turns turns;
-  turns.seconds = options_.full ? 5 : 0.5, turns.once = options_.full ? 20 : 2, turns.most = options_.full ? 25 : 9;
+  turns.seconds = options_.full ? 5 : 0.5, turns.once = options_.full ? 20 : 2, turns.most = options_.full ? 25 : 5;
   turns.wall = options_.wall;
   if (options_.note) {
     options_.note(what);
