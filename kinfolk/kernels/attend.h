@@ -47,8 +47,8 @@ struct AttendSet {
 
 /// out_i = sum_j softmax_j(s_ij) v_j over the visible keys of all sets, lse_i = log sum_j exp(s_ij), with
 /// s_ij = scale q_i . k_j + table[i - j] + by_scale p_i . r_(i-j), q, k and scale those of the band that the distance
-/// lies in; with `factor`, max(scale q_i . k_j, floor) factor[i - j] in the product's place. A row that sees nothing:
-/// out 0, lse -inf.
+/// lies in; with `value_rows`, v_j + row of the distance in v_j's place; with `factor`, max(scale q_i . k_j, floor)
+/// factor[i - j] in the product's place. A row that sees nothing: out 0, lse -inf.
 struct Attend {
   int64_t batch = 0, heads = 0, groups = 0, length = 0, width = 0, value_width = 0;
   std::vector<AttendBand> bands;  ///< disjoint; other distances are not seen
@@ -71,6 +71,11 @@ struct Attend {
   float by_scale = 1;
   const float *by_panels = nullptr, *by_rows = nullptr;  ///< as attend_pack_by makes them, a head after another
 
+  // What is added to values by distance: rows of the distances value_highest, value_highest - 1, ..., each of which
+  // stands for those beyond at its end; the same for all heads.
+  const float* value_rows = nullptr;  ///< [value_bins, e padded to 16]
+  int64_t value_bins = 0, value_highest = 0;
+
   // Dropout of the weights (attend_drop.h): out_i = sum_j softmax_j kept_ij v_j / keep.
   float keep = 1;  ///< 1 - rate; 1: none
   int32_t drop_limit = 0;
@@ -83,12 +88,13 @@ struct Attend {
 
   // Backward: `out` and `lse` are read.
   Strided<const float> d_out;
-  const float* d_lse = nullptr;  ///< [B, H, L] or null
-  Strided<float> d_by;           ///< null: not wanted
-  float* d_table = nullptr;      ///< laid out like `table`, zeroed by the caller
-  float* d_factor = nullptr;     ///< laid out like `factor`, zeroed by the caller
-  float* d_by_rows = nullptr;    ///< laid out like `by_rows`, zeroed by the caller
-  std::mutex* lock = nullptr;    ///< held while those three are added to
+  const float* d_lse = nullptr;   ///< [B, H, L] or null
+  Strided<float> d_by;            ///< null: not wanted
+  float* d_table = nullptr;       ///< laid out like `table`, zeroed by the caller
+  float* d_factor = nullptr;      ///< laid out like `factor`, zeroed by the caller
+  float* d_by_rows = nullptr;     ///< laid out like `by_rows`, zeroed by the caller
+  float* d_value_rows = nullptr;  ///< laid out like `value_rows`, zeroed by the caller
+  std::mutex* lock = nullptr;     ///< held while those four are added to
 };
 
 constexpr int64_t kAttendRows = 96, kAttendColumns = 128;  ///< of a tile

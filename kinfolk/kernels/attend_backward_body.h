@@ -9,6 +9,8 @@ struct BackwardHead {
   float *lse, *delta;                     ///< [L]; lse in log2, +inf where a query saw nothing
   float *d_table, *d_factor, *d_by_rows;  ///< this thread's sums, or null
   float* raw;                             ///< products of a tile before they are scaled, or null
+  // Of values by distance: g . row [L, bins], and weights by bin [L, bins] and d_value_rows, or null.
+  float *bins, *d_bins, *d_value_rows;
 };
 
 /// One tile of keys.
@@ -39,6 +41,13 @@ inline void pack_head(const Head& head, BackwardHead& x) {
     x.delta[i] = empty ? 0 : a.d_lse ? delta - a.d_lse[first + i] : delta;
   }
   if (x.d_by) std::memset(x.d_by, 0, static_cast<size_t>(L * head.by_width) * 4);
+  for (int64_t i = 0; i < L && a.value_rows; i++) {
+    for (int64_t b = 0; b < a.value_bins; b++) {
+      x.bins[i * a.value_bins + b] =
+          dot(x.g + i * head.value_width, a.value_rows + b * head.value_width, head.value_width);
+    }
+  }
+  if (x.d_bins) std::memset(x.d_bins, 0, static_cast<size_t>(L * a.value_bins) * 4);
 }
 
 /// Gradients of p and r from ds of a strip, whose rows are 0 for 16 columns on both sides.
@@ -119,11 +128,22 @@ inline void backward_tile(const Head& head, const QueryTile& q, size_t set, size
     for (int64_t r = strip.row; r < strip.row + strip.rows; r++) {
       const Lane delta = all(x.delta[q.first + r]);
       float *line = ds + r * kStride, *weight = s + r * kStride;
+      const bool sees = !sight.affine || sight.full || sight.low[r] < sight.high[r];
+      float* const bins = a.value_rows && sees ? x.bins + (q.first + r) * a.value_bins : nullptr;
+      if (bins && sight.affine) {
+        add_from_bins(bins, strip.begin, strip.end, head.bin_offset(q, k, r), a.value_bins, line);
+      } else if (bins) {
+        const int64_t* at = head.sets[set].at + k.first;
+        for (int64_t c = 0; c < k.count; c++) line[c] += bins[head.bin(q.at[r] - at[c])];
+      }
       if (a.keep < 1) drop_row(line, strip.begin, strip.end, drops, r);
       for (int64_t c = strip.begin; c < strip.end; c += KINFOLK_LANES) {
         store(line + c, load(weight + c) * (load(line + c) - delta));
       }
       if (a.keep < 1) drop_row(weight, strip.begin, strip.end, drops, r);
+      if (x.d_bins && sees) {
+        head.add_bins(q, k, set, sight, strip, r, weight, x.d_bins + (q.first + r) * a.value_bins);
+      }
       if (x.d_table && sight.affine && (sight.full || sight.low[r] < sight.high[r])) {
         float* sum = x.d_table + head.column(q.at[r] - k.at.low);
         for (int64_t c = strip.begin; c < strip.end; c += KINFOLK_LANES) store(sum + c, load(sum + c) + load(line + c));
@@ -163,13 +183,14 @@ inline void backward_tile(const Head& head, const QueryTile& q, size_t set, size
 /// Adds this thread's sums of head h to those of all threads.
 inline void flush(const Head& head, int64_t h, BackwardHead& x) {
   const Attend& a = head.a;
-  if (!x.d_table && !x.d_factor && !x.d_by_rows) return;
+  if (!x.d_table && !x.d_factor && !x.d_by_rows && !x.d_value_rows) return;
   const std::lock_guard<std::mutex> held(*a.lock);
   const auto add = [](float* from, int64_t count, float* to) {
     for (int64_t i = 0; i < count; i++) to[i] += from[i];
     std::memset(from, 0, static_cast<size_t>(count) * 4);
   };
   if (x.d_table) add(x.d_table, attend_table_columns(a.distances), a.d_table + h * a.table_head);
+  if (x.d_value_rows) add(x.d_value_rows, a.value_bins * head.value_width, a.d_value_rows);
   if (x.d_factor) add(x.d_factor, attend_table_columns(a.distances), a.d_factor + h * a.factor_head);
   if (x.d_by_rows) {
     const int64_t count = attend_rows_size(a.distances, a.by_width);
@@ -200,6 +221,11 @@ void backward(const Attend& a, int64_t begin, int64_t end) {
   if (a.by_panels) x.by = scratch.take(L * head.by_width);
   if (a.d_by.data) x.d_by = scratch.take(L * head.by_width);
   if (a.factor) x.raw = scratch.take(kTileFloats, true) + 32;
+  if (a.value_rows) x.bins = scratch.take(L * a.value_bins);
+  if (a.d_value_rows) {
+    x.d_bins = scratch.take(L * a.value_bins);
+    x.d_value_rows = scratch.take(a.value_bins * head.value_width, true);
+  }
   std::vector<float*> tables(static_cast<size_t>(shared)), factors(tables), rows(tables);
   for (int64_t n = 0; n < shared; n++) {
     if (a.d_table) tables[static_cast<size_t>(n)] = scratch.take(attend_table_columns(a.distances), true);
@@ -266,6 +292,10 @@ void backward(const Attend& a, int64_t begin, int64_t end) {
         if (x.d_by) {
           write_row(x.d_by + i * head.by_width, a.by_width, a.by_scale, false, a.d_by.at(lane, h) + i * a.d_by.row);
         }
+      }
+      if (x.d_bins) {
+        product<Into::add>(a.value_bins, head.value_width, L, x.d_bins, 1, a.value_bins, x.g, head.value_width,
+                           x.d_value_rows, head.value_width);
       }
       if (lane + 1 == a.batch || item + 1 == end) flush(head, h, x);
     }

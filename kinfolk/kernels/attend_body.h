@@ -109,6 +109,20 @@ struct Head {
     }
   }
 
+  /// Offset of a row's columns to the bins of values by distance.
+  int64_t bin_offset(const QueryTile& q, const KeyTile& k, int64_t r) const {
+    return a.value_highest - (q.at[r] - k.at.low);
+  }
+  /// Bin of a pair.
+  int64_t bin(int64_t distance) const { return std::clamp<int64_t>(a.value_highest - distance, 0, a.value_bins - 1); }
+  /// Adds a row of weights to its sums by bin.
+  void add_bins(const QueryTile& q, const KeyTile& k, size_t set, const TileSight& sight, const Strip& strip, int64_t r,
+                const float* w, float* to) const {
+    if (sight.affine) return add_to_bins(w, strip.begin, strip.end, bin_offset(q, k, r), a.value_bins, to);
+    const int64_t* at = sets[set].at + k.first;
+    for (int64_t c = 0; c < k.count; c++) to[bin(q.at[r] - at[c])] += w[c];
+  }
+
   RowSight row(const QueryTile& q, const KeyTile& k, const TileSight& sight, int64_t r) const {
     RowSight out;
     if (!sight.affine) {

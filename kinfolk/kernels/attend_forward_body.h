@@ -65,7 +65,7 @@ class Packed {
 
 struct ForwardTile {
   std::vector<float*> q;  ///< of each band
-  float *by, *s, *out, *sum;
+  float *by, *s, *out, *sum, *bins;
   float highest[kAttendRows];
 };
 
@@ -109,9 +109,11 @@ inline void forward_tile(const Head& head, const Packed& packed, bool few, int64
         const Lane shrink = exp2_of(all(t.highest[r] - m));
         float* out = t.out + r * head.value_width;
         for (int64_t i = 0; i < head.value_width; i += KINFOLK_LANES) store(out + i, load(out + i) * shrink);
+        for (int64_t b = 0; b < head.a.value_bins; b++) t.bins[r * head.a.value_bins + b] *= shrink[0];
       }
       t.highest[r] = m;
       if (head.a.keep < 1) drop_row(s, strip.begin, strip.end, drops, r);
+      if (head.a.value_rows) head.add_bins(q, k, set, sight, strip, r, s, t.bins + r * head.a.value_bins);
     }
     const int64_t depth = std::min(strip.end, k.count) - strip.begin;
     product<Into::add>(strip.rows, head.value_width, depth, t.s + strip.row * kStride + strip.begin, kStride, 1,
@@ -122,6 +124,10 @@ inline void forward_tile(const Head& head, const Packed& packed, bool few, int64
 
 inline void finish_tile(const Head& head, const QueryTile& q, const ForwardTile& t) {
   const Attend& a = head.a;
+  if (a.value_rows) {
+    product<Into::add>(q.count, head.value_width, a.value_bins, t.bins, a.value_bins, 1, a.value_rows, head.value_width,
+                       t.out, head.value_width);
+  }
   float* lse = a.lse + (head.lane * a.heads + head.head) * a.length + q.first;
   for (int64_t r = 0; r < q.count; r++) {
     const bool empty = t.highest[r] == kNever;
@@ -148,6 +154,7 @@ void forward(const Attend& a, int64_t begin, int64_t end) {
     for (size_t b = 0; b < a.bands.size(); b++) t.q.push_back(scratch.take(rows * head.width));
     t.out = scratch.take(rows * head.value_width);
     t.by = a.by_panels ? scratch.take(rows * head.by_width) : nullptr;
+    t.bins = a.value_rows ? scratch.take(rows * a.value_bins) : nullptr;
     t.sum = scratch.take(rows * KINFOLK_LANES), t.s = scores;
   }
   int64_t group = -1;
@@ -166,6 +173,7 @@ void forward(const Attend& a, int64_t begin, int64_t end) {
       std::memset(t.out, 0, static_cast<size_t>(q.count * head.value_width) * 4);
       std::memset(t.sum, 0, static_cast<size_t>(q.count) * KINFOLK_LANES * 4);
       std::fill_n(t.highest, q.count, kNever);
+      if (t.bins) std::fill_n(t.bins, q.count * a.value_bins, 0.f);
     }
     for (size_t s = 0; s < head.sets.size(); s++) {
       for (size_t k = 0; k < head.sets[s].tiles.size(); k++) {

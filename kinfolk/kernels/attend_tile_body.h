@@ -226,6 +226,41 @@ KINFOLK_INLINE void drop_row(float* w, int64_t begin, int64_t end, const Drops& 
   }
 }
 
+/// Of the columns [begin, end) of a row, column c belongs to bin clamp(offset + c, 0, bins - 1): f(column from, column
+/// to, bin) for the two ends, each(column, bin) for those between.
+template <class Ends, class Each>
+KINFOLK_INLINE void by_bin(int64_t begin, int64_t end, int64_t offset, int64_t bins, const Ends& ends,
+                           const Each& each) {
+  const int64_t first = std::clamp(1 - offset, begin, end), last = std::clamp(bins - 1 - offset, first, end);
+  if (begin < first) ends(begin, first, 0);
+  for (int64_t c = first; c < last; c++) each(c, offset + c);
+  if (last < end) ends(last, end, bins - 1);
+}
+inline float sum_of(const float* x, int64_t count) {
+  Lane sum = Lane{};
+  int64_t c = 0;
+  for (; c + KINFOLK_LANES <= count; c += KINFOLK_LANES) sum = sum + load(x + c);
+  float rest = total(sum);
+  for (; c < count; c++) rest += x[c];
+  return rest;
+}
+/// Adds the weights of a row to their bins.
+inline void add_to_bins(const float* w, int64_t begin, int64_t end, int64_t offset, int64_t bins, float* to) {
+  by_bin(
+      begin, end, offset, bins,
+      [&](int64_t from, int64_t end_of, int64_t b) { to[b] += sum_of(w + from, end_of - from); },
+      [&](int64_t c, int64_t b) { to[b] += w[c]; });
+}
+/// Adds the number of its bin to every column of a row.
+inline void add_from_bins(const float* from, int64_t begin, int64_t end, int64_t offset, int64_t bins, float* s) {
+  by_bin(
+      begin, end, offset, bins,
+      [&](int64_t first, int64_t last, int64_t b) {
+        for (int64_t c = first; c < last; c++) s[c] += from[b];
+      },
+      [&](int64_t c, int64_t b) { s[c] += from[b]; });
+}
+
 /// Rows of `count` tokens as they lie: of token j at data + (index ? index[j] : j) row.
 struct Tokens {
   const float* data;

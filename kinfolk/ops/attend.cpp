@@ -164,6 +164,20 @@ Added added_by(const std::vector<ScoreStep*>& steps, const Tensor& q_raw, const 
   return added;
 }
 
+/// What a step adds to values of width e.
+std::optional<DistanceValues> values_of(const std::vector<ScoreStep*>& steps, int64_t width) {
+  std::optional<DistanceValues> found;
+  for (ScoreStep* step : steps) {
+    auto made = step->adds_to_values();
+    if (!made || !made->rows.defined()) continue;
+    expect(!found, "one score step that adds to values; found several");
+    expect(made->rows.dim() == 2 && made->rows.size(0) > 0 && made->rows.size(1) == width, "rows [distances, ", width,
+           "] of a score step that adds to values; found ", made->rows.sizes());
+    found = std::move(made);
+  }
+  return found;
+}
+
 /// What autocast does to a product: every operand in its type (double stays).
 struct Cast {
   std::vector<QueryBand> queries;
@@ -209,6 +223,12 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
     for (const KeyBand& band : key_bands[s]) inputs.push_back(band.k);
   }
 
+  const auto values = values_of(plan.score, call->value_width);
+  const auto add_values = [&] {
+    if (!values) return;
+    call->values_input = inputs.size(), call->values_lowest = values->lowest;
+    inputs.push_back(values->rows.to(score_type(q)));
+  };
   const bool interval = plan.pattern->interval();
   if ((interval || q.scalar_type() != at::kDouble) && plain_reasons(queries, keys, plan).empty()) {
     if (!interval) call->shown = std::make_shared<PatternPairs>(plan.pattern);
@@ -248,9 +268,10 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
         inputs.push_back(added.by->p.to(at::kFloat));
         inputs.push_back(added.by->r.to(at::kFloat));
       }
+      add_values();
       return attend_kernel(call, inputs);
     }
-    if (added.why_not.empty()) {
+    if (added.why_not.empty() && !values) {
       if (added.table.defined()) call->table = added.table.contiguous();
       make_pieces(*call);
       return attend_fused(call, inputs);
@@ -269,6 +290,7 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
     call->prepared.push_back(made.size());
     for (const Tensor& x : made) inputs.push_back(x.is_floating_point() ? x.to(score_type(q)) : x);
   }
+  add_values();
   return attend_tiled(call, inputs);
 }
 
@@ -283,6 +305,9 @@ Tensor grouped(const Tensor& x, int64_t groups) {
 std::vector<std::string> why_not_fused(const std::vector<QueryBand>& queries, const std::vector<Keys>& keys,
                                        const AttendPlan& plan) {
   auto why = plain_reasons(queries, keys, plan);
+  const bool double_values = queries[0].q.scalar_type() == at::kDouble && !keys.empty() &&
+                             values_of(plan.score, keys[0].v.size(3)).has_value();
+  if (double_values) why.push_back("a score step adds to values in Double (fused: Float, BFloat16)");
   const Added added =
       added_by(plan.score, queries[0].q, like_scores(queries[0].q), 0, 0, takes_kernel(queries[0].q, true));
   if (!added.why_not.empty()) why.push_back(added.why_not);

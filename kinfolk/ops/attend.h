@@ -63,6 +63,13 @@ struct QueryTable {
   double scale = 1;
 };
 
+/// What a score step adds to values: a query meets v_j + rows[i - j - lowest], distances below and beyond as the first
+/// and the last row.
+struct DistanceValues {
+  Tensor rows;  ///< [distances, e], of all heads
+  int64_t lowest = 0;
+};
+
 /// A tile of the score matrix: rows are queries, columns keys.
 struct Tile {
   Tensor scores;              ///< [B, H, Lq, Lk], scaled
@@ -89,6 +96,8 @@ struct ScoreStep {
                                                            int64_t /*farthest*/) {
     return {};
   }
+  /// What the step adds to values besides; one step of a call may. It may want a gradient.
+  virtual std::optional<DistanceValues> adds_to_values() { return {}; }
   /// The same by query and distance, when the step only adds so; differentiable.
   virtual std::optional<QueryTable> by_query(const Tensor& /*q_raw*/, int64_t /*nearest*/, int64_t /*farthest*/) {
     return {};

@@ -50,6 +50,8 @@ struct AttendCall {
   bool relu = false;                                         ///< before the factor
   size_t by_input = 0;                                       ///< p [B, H, L, c], then r [H, distances, c]
   double by_scale = 1;
+  size_t values_input = 0;  ///< [distances, e], of the plain path too
+  int64_t values_lowest = 0;
 
   // The kernel's path and that of ATen's kernel.
   int64_t lowest = 0;                                 ///< distance of the first entry of tables

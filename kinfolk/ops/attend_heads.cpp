@@ -23,6 +23,7 @@ struct OfHeads final : ScoreStep {
     if (made && made->table.defined() && made->table.size(0) > 1) made->table = made->table.index_select(0, heads);
     return made;
   }
+  std::optional<DistanceValues> adds_to_values() override { return all->adds_to_values(); }
   std::optional<DistanceFactor> scales_by_distance(const Tensor& like, int64_t nearest, int64_t farthest) override {
     auto made = all->scales_by_distance(like, nearest, farthest);
     if (made && made->table.defined() && made->table.size(0) > 1) made->table = made->table.index_select(0, heads);

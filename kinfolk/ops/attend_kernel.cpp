@@ -73,6 +73,12 @@ struct Described {
       const auto [table, head] = pack_table(inputs[call.factor_input], 1);
       a.factor = table, a.factor_head = head, a.floor = call.relu ? 0 : -INFINITY;
     }
+    if (call.values_input) {
+      const Tensor rows = inputs[call.values_input].to(at::kFloat).flip(0);
+      a.value_bins = rows.size(0), a.value_highest = call.values_lowest + a.value_bins - 1;
+      const int64_t padding = kernels::attend_padded(call.value_width) - call.value_width;
+      a.value_rows = hold(at::constant_pad_nd(rows, {0, padding}).contiguous()).const_data_ptr<float>();
+    }
     if (call.by_input) pack_by(call, inputs[call.by_input], inputs[call.by_input + 1]);
   }
 
@@ -169,7 +175,11 @@ std::vector<Tensor> backward(const AttendCall& call, const std::vector<Tensor>& 
     for (size_t b = 0; b < a.bands.size(); ++b) a.sets[s].keys[b].dk = sum(at.k(s, b));
   }
   const auto options = inputs[0].options().dtype(at::kFloat);
-  Tensor d_rows;
+  Tensor d_rows, d_values;
+  if (call.values_input && wanted[call.values_input]) {
+    d_values = at::zeros({a.value_bins, kernels::attend_padded(a.value_width)}, options);
+    a.d_value_rows = d_values.data_ptr<float>();
+  }
   const auto sums_of_table = [&](size_t input) {
     if (!input || !wanted[input]) return Tensor();
     return at::zeros({inputs[input].size(0), kernels::attend_table_columns(a.distances)}, options);
@@ -193,6 +203,7 @@ std::vector<Tensor> backward(const AttendCall& call, const std::vector<Tensor>& 
   // Columns hold the farthest distance first.
   const auto by_distance = [&](const Tensor& x) { return x.narrow(1, kernels::kAttendMargin, a.distances).flip(1); };
   if (d_table.defined()) sums[call.table_input] = by_distance(d_table);
+  if (d_values.defined()) sums[call.values_input] = d_values.narrow(1, 0, a.value_width).flip(0);
   if (d_factor.defined()) sums[call.factor_input] = by_distance(d_factor);
   if (d_rows.defined()) {
     constexpr double kLn2 = 0.6931471805599453;  // p was in units of log2

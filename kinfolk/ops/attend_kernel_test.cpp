@@ -44,6 +44,18 @@ struct FactorStep : ScoreStep {
   bool relu;
 };
 
+/// Adds rows[i - j - lowest] to values, the ends to all beyond.
+struct ValuesStep : ScoreStep {
+  ValuesStep(Tensor rows, int64_t lowest) : rows(std::move(rows)), lowest(lowest) {}
+  Tensor apply(const Tile& tile, const std::vector<Tensor>&) override { return tile.scores; }
+  std::optional<DistanceTable> by_distance(const Tensor& like, int64_t nearest, int64_t farthest) override {
+    return DistanceTable{at::zeros({1, farthest - nearest + 1}, like.options()), nearest};
+  }
+  std::optional<DistanceValues> adds_to_values() override { return DistanceValues{rows, lowest}; }
+  Tensor rows;
+  int64_t lowest;
+};
+
 /// Adds 0.3 (q_raw + v) . r_(i-j) over the first c channels.
 struct ByStep : ScoreStep {
   ByStep(Tensor v, Tensor r, int64_t lowest) : v(std::move(v)), r(std::move(r)), lowest(lowest) {}
@@ -66,7 +78,8 @@ struct ByStep : ScoreStep {
 
 struct Case {
   Problem p;
-  bool table = false, one_table = false, by = false, factor = false, relu = true;
+  bool table = false, one_table = false, by = false, factor = false, relu = true, values = false;
+  int64_t value_rows = 9, value_lowest = -4;
   int64_t channels = 4, span = 700;
 };
 
@@ -89,14 +102,16 @@ Outcome run(const Case& c, at::ScalarType type, bool plain, const std::vector<Te
   leaf(p.q[0].q);
   for (size_t s = 0; s < p.keys.size(); ++s) leaf(p.keys[s].v), leaf(p.bands[s][0].k);
   leaf(p.q_raw);
-  Tensor table, v, r, factor;
-  leaf(table), leaf(v), leaf(r), leaf(factor);
+  Tensor table, v, r, factor, rows;
+  leaf(table), leaf(v), leaf(r), leaf(factor), leaf(rows);
+  ValuesStep values_step(rows, c.value_lowest);
   TableStep table_step(table, -c.span);
   ByStep by_step(v, r, -c.span);
   FactorStep factor_step(factor, -c.span, c.relu);
   if (c.factor) p.score.push_back(&factor_step);
   if (c.table) p.score.push_back(&table_step);
   if (c.by) p.score.push_back(&by_step);
+  if (c.values) p.score.push_back(&values_step);
   p.plan.query_tile = 128, p.plan.key_tile = 512;
   Outcome out{p.run(plain), {}};
   if (!plain) {
@@ -121,6 +136,7 @@ void expect_kernel_is_plain(const Case& c, const std::string& what, double bound
   given.push_back(draw({p.heads, c.channels}));
   given.push_back(draw({p.heads, distances, c.channels}));
   given.push_back(draw({c.one_table ? 1 : p.heads, distances}));
+  given.push_back(draw({c.value_rows, p.keys[0].v.size(3)}));
   // Every number is one of float, so that both paths start from the same.
   for (Tensor& x : given) x = x.to(at::kFloat).to(at::kDouble);
   const Tensor d_out = draw({p.batch, p.heads, p.length, p.keys[0].v.size(3)}).to(at::kFloat).to(at::kDouble);
@@ -153,6 +169,9 @@ TEST(AttendKernel, LengthsAroundTiles) {
       expect_kernel_is_plain(c, text(pattern, " at ", length, " with tables"));
       c.factor = true;
       expect_kernel_is_plain(c, text(pattern, " at ", length, " with tables and factors"));
+      c.factor = false, c.values = true;
+      expect_kernel_is_plain(c, text(pattern, " at ", length, " with tables and values"));
+      c.factor = true, c.values = false;
       c.table = c.by = c.relu = false;
       expect_kernel_is_plain(c, text(pattern, " at ", length, " with factors"));
     }
@@ -166,6 +185,11 @@ TEST(AttendKernel, AnyWidth) {
     expect_kernel_is_plain(c, text("width ", width));
     c.p.keys[0].v = at::randn({1, 2, 140, width + 5}, at::kDouble);  // values of another width
     expect_kernel_is_plain(c, text("width ", width, " and wider values"));
+    c.values = true;
+    for (const auto& [rows, lowest] : std::vector<std::pair<int64_t, int64_t>>{{1, 0}, {2, 3}, {33, -16}, {300, -60}}) {
+      c.value_rows = rows, c.value_lowest = lowest;
+      expect_kernel_is_plain(c, text("width ", width, " and ", rows, " rows of values"));
+    }
   }
 }
 
@@ -180,6 +204,8 @@ TEST(AttendKernel, StepsOverACache) {
     expect_kernel_is_plain(c, text(length, " queries with gaps"));
     c.factor = true;
     expect_kernel_is_plain(c, text(length, " queries with gaps and factors"));
+    c.values = true;
+    expect_kernel_is_plain(c, text(length, " queries with gaps, factors and values"));
   }
 }
 
@@ -240,7 +266,7 @@ TEST(AttendKernel, AnyCombination) {
     }
     if (chance(20)) p.q[0].nearest = pick(-3, 6);
     c.table = chance(50), c.one_table = chance(30), c.by = chance(50);
-    c.factor = chance(40), c.relu = chance(50);
+    c.factor = chance(40), c.relu = chance(50), c.values = chance(40);
     expect_kernel_is_plain(c, text("round ", round, ", ", p.pattern));
   }
 }
@@ -274,7 +300,8 @@ TEST(AttendKernel, PatternsInTiles) {
       if (chance(25)) set.from = at::randint(-3, 100, {p.batch, p.length}, at::kLong);
       if (chance(25)) set.until = at::randint(0, 400, {p.batch, p.length}, at::kLong);
     }
-    c.table = chance(50), c.by = chance(50), c.factor = chance(30);
+    c.table = chance(50), c.by = chance(50), c.factor = chance(30), c.values = chance(30);
+    if (chance(30)) p.plan.dropout = 0.4, p.plan.seed = random();
     expect_kernel_is_plain(c, text("round ", round, ", ", p.pattern));
   }
 }
@@ -302,7 +329,7 @@ TEST(AttendKernel, Bfloat16ComputesInFloat) {
   c.table = c.by = true;
   std::vector<Tensor> given = {c.p.q[0].q, c.p.keys[0].v, c.p.bands[0][0].k, c.p.q_raw};
   for (const std::vector<int64_t>& sizes :
-       std::vector<std::vector<int64_t>>{{4, 1400}, {4, 4}, {4, 1400, 4}, {4, 1400}}) {
+       std::vector<std::vector<int64_t>>{{4, 1400}, {4, 4}, {4, 1400, 4}, {4, 1400}, {9, 16}}) {
     given.push_back(at::randn(sizes, at::kDouble));
   }
   for (Tensor& x : given) x = x.to(at::kBFloat16).to(at::kDouble);

@@ -15,6 +15,11 @@ std::vector<Tensor> grouped_queries(const AttendCall& call, const Tiles& tiles, 
   return q;
 }
 
+/// Sums of weights [B, H, n, m] by the row of their pair.  [B, H, n, rows]
+Tensor by_row(const Tensor& p, const Tensor& row, int64_t rows) {
+  return at::zeros({p.size(0), p.size(1), p.size(2), rows}, p.options()).scatter_add_(-1, row.expand_as(p), p);
+}
+
 Read forward(AttendCall& call, const std::vector<Tensor>& inputs) {
   const Tiles tiles(call, inputs);
   const Places at{call};
@@ -23,7 +28,7 @@ Read forward(AttendCall& call, const std::vector<Tensor>& inputs) {
   read.out = at::zeros({call.batch, call.heads, call.length, call.value_width}, options);
   read.lse = at::full({call.batch, call.heads, call.length}, -INFINITY, options.dtype(tiles.type()));
   std::vector<Tensor> prepared;
-  if (!call.score.empty()) prepared.assign(inputs.begin() + static_cast<int64_t>(at.prepared()), inputs.end());
+  if (!call.score.empty()) prepared.assign(inputs.begin() + static_cast<int64_t>(at.prepared()), at.end(inputs));
   for (int64_t block = 0; block < call.layout.query_blocks(); ++block) {
     const auto all = tiles.of_block(block);
     if (all.empty()) continue;
@@ -42,7 +47,10 @@ Read forward(AttendCall& call, const std::vector<Tensor>& inputs) {
       const Tensor kept = tiles.kept(t, p);
       if (kept.defined()) p = p * kept;
       const Tensor v = tiles.columns(inputs[at.v(t.set)], t);
-      const Tensor read_v = at::matmul(grouped(p, call.groups), v).view({call.batch, call.heads, t.rows, -1});
+      Tensor read_v = at::matmul(grouped(p, call.groups), v).view({call.batch, call.heads, t.rows, -1});
+      if (const Tensor row = tiles.value_rows(t); row.defined()) {
+        read_v = read_v + at::matmul(by_row(p, row, inputs[call.values_input].size(0)), inputs[call.values_input]);
+      }
       if (highest.defined()) {
         const Tensor shrink = (highest - shift).exp_();
         sum = sum * shrink + total;
@@ -79,7 +87,8 @@ struct StepGraph {
     const Tensor scores = leaf(made.raw, kScores, true);
     const Tensor q = leaf(q_raw, base, sums[base].defined());
     std::vector<Tensor> prepared;
-    for (size_t i = base + 1; i < inputs.size(); ++i) prepared.push_back(leaf(inputs[i], i, sums[i].defined()));
+    for (size_t i = base + 1; i < base + 1 + Places{call}.prepared_count(); ++i)
+      prepared.push_back(leaf(inputs[i], i, sums[i].defined()));
     graph = tiles.steps(scores, q, made.distance, t, prepared);
     result = graph.detach();
   }
@@ -144,6 +153,14 @@ void block_backward(const AttendCall& call, const Tiles& tiles, const std::vecto
       }
       const Tensor v = tiles.columns(inputs[at.v(t.set)], t);
       Tensor dp = at::matmul(d_out, v.transpose(2, 3)).view(p.sizes());
+      if (const Tensor row = tiles.value_rows(t); row.defined()) {
+        const Tensor &rows = inputs[call.values_input], d = tiles.rows(grad_out, t);
+        dp = dp + at::matmul(d, rows.t()).gather(-1, row.expand_as(dp));
+        if (Tensor& sum = sums[call.values_input]; sum.defined()) {
+          const Tensor bins = by_row(kept.defined() ? p * kept : p, row, rows.size(0));
+          sum.add_(at::matmul(bins.flatten(0, 2).t(), d.flatten(0, 2)));
+        }
+      }
       if (kept.defined()) dp = dp * kept;
       ds = ds + dp;
     }

@@ -76,6 +76,13 @@ Tensor Tiles::steps(Tensor scores, const Tensor& q_raw, const Tensor& distance, 
   return scores;
 }
 
+Tensor Tiles::value_rows(const TileAt& t) const {
+  if (!call_.values_input) return {};
+  const Tensor i = lanes(call_.q_at).narrow(1, t.row, t.rows).unsqueeze(1).unsqueeze(3);
+  const Tensor j = lanes(call_.keys[t.set].at).narrow(1, t.column, t.columns).unsqueeze(1).unsqueeze(2);
+  return (i - j - call_.values_lowest).clamp_(0, inputs_[call_.values_input].size(0) - 1);
+}
+
 Tensor Tiles::kept(const TileAt& t, const Tensor& like) const {
   if (call_.dropout == 0) return {};
   const auto host = [](const Tensor& x, int64_t first, int64_t count) {

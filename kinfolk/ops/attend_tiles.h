@@ -1,5 +1,6 @@
 // Tiles of the score matrix of the plain path of attend. Not a public header.
 #pragma once
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,10 @@ struct Places {
   size_t k(size_t set, size_t band) const { return v(set) + 1 + band; }
   size_t q_raw() const { return v(call.keys.size()); }
   size_t prepared() const { return q_raw() + 1; }
+  size_t prepared_count() const { return std::accumulate(call.prepared.begin(), call.prepared.end(), size_t{0}); }
+  std::vector<Tensor>::const_iterator end(const std::vector<Tensor>& inputs) const {
+    return inputs.begin() + static_cast<int64_t>(prepared() + prepared_count());
+  }
 };
 
 struct TileAt {
@@ -51,6 +56,9 @@ class Tiles {
   /// The score steps on a tile; `prepared` are the tensors of all steps after each other.
   Tensor steps(Tensor scores, const Tensor& q_raw, const Tensor& distance, const TileAt& t,
                const std::vector<Tensor>& prepared) const;
+
+  /// Row of a tile's pairs in the table of values by distance: int64 [B or 1, 1, n, m]; undefined: there is none.
+  Tensor value_rows(const TileAt& t) const;
 
   /// 1 / (1 - rate) where the weight is kept, else 0; undefined without dropout.
   Tensor kept(const TileAt& t, const Tensor& like) const;
