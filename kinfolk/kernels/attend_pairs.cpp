@@ -23,6 +23,12 @@ PairBits whole_row(int64_t columns) {
 
 }  // namespace
 
+bool PairTiles::fits(const Attend& a) {
+  int64_t tiles = 0;
+  for (const AttendSet& set : a.sets) tiles += (set.length + kAttendColumns - 1) / kAttendColumns;
+  return a.batch * tiles * ((a.length + kAttendRows - 1) / kAttendRows) <= (int64_t{1} << 22);  // 16 MiB
+}
+
 PairTiles::PairTiles(const Attend& a) {
   bool alike = a.pattern->lanes() == 1 && same_rows(a.q_at, a.batch, a.length);
   for (const AttendSet& set : a.sets) alike = alike && same_rows(set.at, a.batch, set.length);

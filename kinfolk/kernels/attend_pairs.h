@@ -31,6 +31,8 @@ class PairTiles {
  public:
   enum Kind : int32_t { none = -1, all = -2, unknown = -3 };
   explicit PairTiles(const Attend& a);
+  /// Whether even a place a tile is little memory.
+  static bool fits(const Attend& a);
   /// A kind, or the tile's place for `bits`.
   int32_t find(int64_t lane, int64_t query_tile, size_t set, int64_t key_tile) const;
   const PairBits* bits(int32_t place) const { return bits_.data() + starts_[static_cast<size_t>(place)]; }

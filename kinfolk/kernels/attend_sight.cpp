@@ -41,6 +41,7 @@ PairTiles::Kind ask_pattern(const Attend& a, int64_t lane, const QueryTile& q, s
     std::copy_n(a.pairs->bits(place), q.count, out);
     return PairTiles::unknown;
   }
+  if (!a.pattern->may_see(q.positions.low, q.positions.high, k.at.low, k.at.high)) return PairTiles::none;
   std::fill_n(out, q.count, PairBits{});
   a.pattern->see(lane, q.at, q.count, sight.at + k.first, k.count, k.affine, out);
   return PairTiles::unknown;

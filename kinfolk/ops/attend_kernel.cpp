@@ -62,7 +62,8 @@ struct Described {
       a.head_name = call.names.head.empty() ? nullptr : call.names.head.data();
     }
     a.pattern = call.shown.get();
-    pairs_ = call.pairs || !call.shown || a.length == 0 ? call.pairs : std::make_shared<kernels::PairTiles>(a);
+    pairs_ = call.pairs;
+    if (!pairs_ && call.shown && kernels::PairTiles::fits(a)) pairs_ = std::make_shared<kernels::PairTiles>(a);
     a.pairs = pairs_.get();
     a.lowest = call.lowest;
     if (call.table_input) {
