@@ -132,7 +132,7 @@ TEST(Chunked, InAModelWithAndWithoutCheckpointing) {
 
 TEST(Chunked, RefusesWhatIsNoFeed) {
   try {
-    chunked("\"attention\"", 8);
+    chunked("{ kind = \"attention\", heads = 1 }", 8);
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("[feed.feed] expected a branch with a bounded state or none"),
