@@ -23,30 +23,6 @@ std::vector<std::shared_ptr<Base>> make_steps(torch::nn::Module& owner, const st
   return steps;
 }
 
-/// What the score steps add to values, in the bands that the pattern shows.
-std::vector<ValueBand> value_bands(const std::vector<std::shared_ptr<Score>>& score, const HeadPatterns& pattern) {
-  std::vector<ValueBand> shown;
-  for (const auto& step : score)
-    for (const auto& band : step->values_by_distance())
-      if (band.nearest <= pattern.farthest() && band.farthest >= pattern.nearest()) shown.push_back(band);
-  if (shown.empty()) shown.emplace_back();
-  return shown;
-}
-
-/// The set as queries at `at` see it in a band of distances, with what the band adds to the values.
-Keys in_band(Keys set, const ValueBand& band, const Tensor& at) {
-  if (band.w.defined()) set.v = set.v + band.w.to(set.v.scalar_type());
-  if (band.farthest != INT64_MAX) {
-    const Tensor from = at - band.farthest;
-    set.from = set.from.defined() ? at::maximum(set.from, from) : from;
-  }
-  if (band.nearest != INT64_MIN) {
-    const Tensor until = at - band.nearest + 1;
-    set.until = set.until.defined() ? at::minimum(set.until, until) : until;
-  }
-  return set;
-}
-
 /// The stages that occur among valid queries; undefined `stage`: one.
 std::vector<int64_t> stages_of(const Tensor& stage, const Tensor& at) {
   if (!stage.defined()) return {0};
@@ -102,7 +78,7 @@ Attention::Attention(const Options& options, const Context& context) {
   mine.heads = heads_;
   qk = make_steps<QkStep>(*this, "qk", options.qk, mine);
   score = make_steps<Score>(*this, "score", options.score, mine);
-  const auto gives_values = [](const auto& step) { return !step->values_by_distance().empty(); };
+  const auto gives_values = [](const auto& step) { return step->adds_to_values().has_value(); };
   if (std::count_if(score.begin(), score.end(), gives_values) > 1) {
     fail("[", context.path, ".score] expected one step that adds to values; found several");
   }
@@ -209,11 +185,10 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
   std::vector<QueryBand> queries;  // without those at distances that the pattern never shows
   for (const auto& band : all)
     if (shown(band)) queries.push_back(band);
-  std::vector<Keys> looked;  // for each stage of the queries and band of the values
+  std::vector<Keys> looked;  // for each stage of the queries
   std::vector<std::vector<KeyBand>> sets;
   const Tensor stage = staged_ ? staged_->stage(at) : Tensor();
   const auto stages = stages_of(stage, at);
-  const auto values = value_bands(score, pattern_);
   const Tensor shifted = how.shift == 0 ? at : at::where(at.lt(0), at, at + how.shift);
   for (size_t s = 0; s < keys.size(); ++s) {
     const Keys& set = keys[s];
@@ -237,10 +212,8 @@ Read Attention::look(const Tensor& q, const Tensor& at, const Tensor& document, 
         const Tensor until = set.until.defined() ? set.until : at::full_like(at, INT64_MAX);
         seen.until = at::where(stage.eq(m), until, 0);
       }
-      for (const auto& band : values) {
-        looked.push_back(in_band(seen, band, shifted));
-        sets.push_back(used);
-      }
+      looked.push_back(seen);
+      sets.push_back(used);
     }
   }
   AttendPlan plan;

@@ -7,18 +7,10 @@
 
 namespace kinfolk {
 
-/// What is added to the values that a query meets at distances in [nearest, farthest].
-struct ValueBand {
-  int64_t nearest = INT64_MIN, farthest = INT64_MAX;
-  Tensor w = {};  ///< [d]; undefined: nothing
-};
-
 struct Score : torch::nn::Module, ScoreStep {
   using ScoreStep::apply;                         // not torch::nn::Module::apply
   virtual bool relative() const { return true; }  ///< a shift of all positions changes no score
-  /// Disjoint bands that cover all distances; empty: values are what they are. A read more over the keys for each.
-  virtual std::vector<ValueBand> values_by_distance() const { return {}; }
-  virtual void add_losses(Pass& /*pass*/) {}  ///< once a call of the branch
+  virtual void add_losses(Pass& /*pass*/) {}      ///< once a call of the branch
   /// What the step needs of each query besides q: so many columns, which stand behind those of q in Tile::q. One step
   /// of a branch may ask.
   virtual int64_t query_columns() const { return 0; }

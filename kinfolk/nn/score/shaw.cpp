@@ -3,7 +3,7 @@
 namespace kinfolk {
 
 Shaw::Shaw(const Options& options, const Context& context)
-    : clip_(options.clip), heads_(context.heads.count), scale_(context.heads.scale) {
+    : clip_(options.clip), heads_(context.heads.count), scale_(context.heads.scale), causal_(context.heads.causal) {
   const std::vector<int64_t> sizes{2 * clip_ + 1, context.heads.width};
   wk = register_parameter("wk", draw_parameter(context, sizes, 0.02));
   if (options.values) wv = register_parameter("wv", draw_parameter(context, sizes, 0.02));
@@ -26,12 +26,10 @@ std::optional<QueryTable> Shaw::by_query(const Tensor& q_raw, int64_t nearest, i
                     scale_};
 }
 
-std::vector<ValueBand> Shaw::values_by_distance() const {
-  std::vector<ValueBand> bands;
-  if (!wv.defined()) return bands;
-  for (int64_t t = -clip_; t <= clip_; ++t)
-    bands.push_back({t == -clip_ ? INT64_MIN : t, t == clip_ ? INT64_MAX : t, wv[clip_ - t]});
-  return bands;
+std::optional<DistanceValues> Shaw::adds_to_values() {
+  if (!wv.defined()) return {};
+  // By distance, nearest first; a causal branch meets no future.
+  return DistanceValues{(causal_ ? wv.narrow(0, 0, clip_ + 1) : wv).flip(0), causal_ ? 0 : -clip_};
 }
 
 }  // namespace kinfolk

@@ -21,12 +21,13 @@ struct Shaw : Score {
   std::vector<Tensor> prepare(const Tensor& like, int64_t nearest, int64_t farthest) override;
   Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override;
   std::optional<QueryTable> by_query(const Tensor& q_raw, int64_t nearest, int64_t farthest) override;
-  std::vector<ValueBand> values_by_distance() const override;
+  std::optional<DistanceValues> adds_to_values() override;
   Tensor wk, wv;
 
  private:
   int64_t clip_, heads_;
   double scale_;
+  bool causal_;
 };
 
 }  // namespace kinfolk
