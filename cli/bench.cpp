@@ -81,9 +81,7 @@ void bench_operator(const Operator& which, const OperatorFlags& flags) {
   for (const auto& [group, about] : which.groups()) known.push_back(group);
   for (const auto& group : flags.groups) {
     if (std::find(known.begin(), known.end(), group) != known.end()) continue;
-    std::string all;
-    for (const auto& one : known) all += (all.empty() ? "" : ", ") + one;
-    refuse("[bench ", which.name, "] expected rows out of ", all, "; found ", group, suggest(group, known));
+    refuse("[bench ", which.name, "] expected a group of its rows; found ", group, suggest(group, known));
   }
   if (flags.threads > 1024) refuse("[--threads] expected at most 1024; found ", flags.threads);
   at::set_num_threads(static_cast<int>(flags.threads));
