@@ -15,6 +15,23 @@ TEST(Distance, Golden) {
   }
 }
 
+TEST(Distance, FusedIsTheDefinition) {
+  const std::string options = "score = [\"distance\"]";
+  const auto want = make_attention(options, 32, 2);
+  const auto got = make_attention(options, 32, 2, at::TensorOptions().dtype(at::kFloat));
+  EXPECT_EQ(got->explain(), "attend(causal), fused");
+  const Tensor x = normal({2, 150, 32}, 5);
+  const Outcome whole = run_with_gradients(*want, {x}, {150});
+  const Outcome fused = run_with_gradients(*got, {x.to(at::kFloat)}, {150});
+  EXPECT_LE(testing::distance(fused.out.to(at::kDouble), whole.out), 1e-5);
+  for (const std::string name : {"x", "score.0.alpha", "score.0.beta", "q.weight", "k.weight"}) {
+    const double size = whole.gradients.at(name).abs().max().item<double>();
+    EXPECT_GT(size, 0) << name;
+    EXPECT_LE(testing::distance(fused.gradients.at(name).to(at::kDouble), whole.gradients.at(name)), 1e-4 * (1 + size))
+        << name;
+  }
+}
+
 TEST(Distance, NoOverflowHoweverFar) {
   const auto branch = make_attention("score = [\"distance\"]", 8, 2);
   const auto step = std::dynamic_pointer_cast<Distance>(branch->score[0]);

@@ -53,6 +53,26 @@ TEST(Shaw, RowsOfTheFutureGetNoGradientInACausalBranch) {
   }
 }
 
+TEST(Shaw, FusedIsTheDefinition) {
+  for (const std::string pattern : {"causal", "full"}) {
+    const std::string options = "pattern = \"" + pattern + "\"\nscore = [{ kind = \"shaw\", clip = 5 }]";
+    const auto want = make_attention(options, 32, 2);
+    const auto got = make_attention(options, 32, 2, at::TensorOptions().dtype(at::kFloat));
+    EXPECT_EQ(got->explain(), "attend(" + pattern + "), fused");
+    const Tensor x = normal({2, 150, 32}, 5);
+    const Outcome whole = run_with_gradients(*want, {x}, {150});
+    const Outcome fused = run_with_gradients(*got, {x.to(at::kFloat)}, {150});
+    EXPECT_LE(testing::distance(fused.out.to(at::kDouble), whole.out), 1e-5);
+    for (const std::string name : {"x", "score.0.wk", "score.0.wv", "q.weight", "v.weight"}) {
+      const double size = whole.gradients.at(name).abs().max().item<double>();
+      EXPECT_GT(size, 0) << name;
+      EXPECT_LE(testing::distance(fused.gradients.at(name).to(at::kDouble), whole.gradients.at(name)),
+                1e-4 * (1 + size))
+          << name;
+    }
+  }
+}
+
 TEST(Shaw, ByQueryIsTheStep) {
   const auto branch = make_attention("pattern = \"full\"\nscore = [{ kind = \"shaw\", clip = 2 }]", 8, 2);
   auto& step = *branch->score[0];
