@@ -17,7 +17,7 @@ endforeach()
 
 # The operators as Python sees them, by the Python whose torch is linked.
 add_test(NAME python/operators COMMAND "${KINFOLK_PYTHON_FOUND}" "${PROJECT_SOURCE_DIR}/tests/python/operators_test.py")
-set_tests_properties(python/operators PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS python ENVIRONMENT
+set_tests_properties(python/operators PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 LABELS python ENVIRONMENT
   "OMP_NUM_THREADS=1;PYTHONDONTWRITEBYTECODE=1;KINFOLK_LIBRARY=$<TARGET_FILE:kinfolk>;KINFOLK_SANITIZE=${KINFOLK_SANITIZE}")
 
 # What is installed serves a program outside this tree. (A sanitizer's run time would have to be linked there too.)
