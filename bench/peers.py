@@ -5,7 +5,7 @@ usage: bench/peers.py attend|scan [LENGTH ...] [--threads N] [--only TEXT] [--fl
 
 A row is run when TEXT is in its name and its length is among those given (none: all). It prints both medians, the
 median of the ratios of neighbours with the smallest and the largest, what torch.mm of 1024 reaches just before, and by
-how much the two results differ. Peers that are not installed are named and left out. A library of another build:
+how much the two results differ; `both` is forward and backward. Peers that are not installed are named and left out. A library of another build:
 KINFOLK_LIBRARY or --library.
 """
 import argparse
@@ -67,9 +67,9 @@ def mm_rate():
 
 
 def compare(name, length, ours, theirs, leaves=(), flops=0, gigabytes=0, equal=True):
-    """ours() and theirs() give the same output (not equal: do other sums). With leaves: their gradients too, of the sum
-    of the output. The peer may take so many gigabytes."""
-    name = f"{name}, {length}, " + ("forward + backward" if leaves else "forward")
+    """ours() and theirs() give the same output (not equal: do other sums). With leaves both ways: their gradients too,
+    of the sum of the output. The peer may take so many gigabytes."""
+    name = f"{name}, {length}, " + ("both" if leaves else "forward")
     print_heading()
     available = int(next(x for x in open("/proc/meminfo") if x.startswith("MemAvailable")).split()[1]) / 2**20
     if gigabytes > available:
@@ -107,7 +107,7 @@ def compare(name, length, ours, theirs, leaves=(), flops=0, gigabytes=0, equal=T
     ratios = sorted(t[1] / t[0] for t in times)
     spread = f"({ratios[0]:.2f}-{ratios[-1]:.2f}, {len(times)})"
     own = f"{flops / ours_s / 1e9:5.0f}" if flops else "    -"
-    print(f"  {name:<72} {1e3 * ours_s:10.2f} {1e3 * theirs_s:10.2f} {statistics.median(ratios):8.2f} {spread:<20}"
+    print(f"  {name:<60} {1e3 * ours_s:8.1f} {1e3 * theirs_s:8.1f} {statistics.median(ratios):8.2f} {spread:<20}"
           f"{own} {rate:5.0f}  {off}", flush=True)
 
 
@@ -118,7 +118,7 @@ def heading(text):
 
 def print_heading():
     while pending:
-        print(f"{pending.pop()}\n  {'':<72} {'ours ms':>10} {'peer ms':>10} {'ratio':>8} {'(range, rounds)':<20}"
+        print(f"{pending.pop()}\n  {'':<60} {'ours ms':>8} {'peer ms':>8} {'ratio':>8} {'(range, rounds)':<20}"
               f" GF/s    mm  off", flush=True)
 
 
@@ -295,7 +295,7 @@ def delta():
 
 
 def selective():
-    heading("scan_selective, channels of 16 states")
+    heading("scan_selective, 1024 channels of 16 states where nothing else is said")
 
     def problem(length, gradients, channels=1024):
         torch.manual_seed(0)
@@ -331,7 +331,7 @@ def selective():
                 if wanted(f"selective, {name}", length) and peer(module):
                     given = problem(length, gradients)
                     x, step, a, b, c, skip, z = given
-                    compare(f"selective, {name}, 1024 channels", length,
+                    compare(f"selective, {name}", length,
                             lambda: kinfolk.scan_selective(x, step, a, b, c, skip, z)[0], make(given),
                             given * gradients, 0, length / 500)
     for length, heads, both in ((4096, 8, 2), (65536, 2, 1)):
