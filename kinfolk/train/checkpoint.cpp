@@ -6,6 +6,7 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/safetensors.h"
+#include "kinfolk/train/data/recall.h"
 
 namespace kinfolk {
 namespace {
@@ -180,7 +181,7 @@ LoadedTraining load_training(const std::string& path, double dropout) {
   out.run = load(tensors, file, false, &dropout);
   if (out.run.record.holds != "all") wrong(file, "a checkpoint with optimiser and state", "weights alone");
   out.moments = with_prefix(tensors.tensors, kOptimiser);
-  if (out.run.model->traits().carries && !out.run.record.images.any()) {
+  if (out.run.model->traits().carries && !out.run.record.images.any() && !holds_recall(out.run.record.data)) {
     const auto& settings = out.run.record.settings;
     for (int64_t part = 0; part < settings.accumulate; ++part) {
       const auto flat = with_prefix(tensors.tensors, text(kState, part, "/"));

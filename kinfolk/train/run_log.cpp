@@ -30,6 +30,7 @@ std::string to_json(const LogRow& row) {
                                 {"work", row.work},
                                 {"loss", row.loss},
                                 {row.pixels ? "bpd" : "bpb", row.bits}};
+  if (std::isfinite(row.accuracy)) out["accuracy"] = row.accuracy;
   if (!row.validation) {
     out["lr"] = row.rate;
     out["norm"] = row.norm;
@@ -59,6 +60,7 @@ std::vector<LogRow> read_log(const std::string& path) {
       row.loss = number(object, "loss");
       row.pixels = object.contains("bpd");
       row.bits = number(object, row.pixels ? "bpd" : "bpb");
+      if (object.contains("accuracy")) row.accuracy = number(object, "accuracy");
       row.peak_rss = object.at("rss");
       if (!row.validation) {
         row.rate = number(object, "lr");

@@ -1,6 +1,7 @@
 // log.jsonl: one JSON object a line, for every line that a run prints and every validation.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,10 +15,11 @@ struct LogRow {
   double loss = 0;               ///< nats per token: mean since the last row (train), or over the validation text
   double bits = 0;               ///< loss / ln 2, bits per byte ("bpb") or per pixel ("bpd", bits per dimension)
   bool pixels = false;           ///< of images
-  double rate = 0, norm = 0, tokens_per_second = 0;  ///< of the last step (train rows)
-  int64_t skipped = 0;                               ///< steps skipped until now
-  int64_t peak_rss = 0;                              ///< bytes, of the process
-  std::map<std::string, double> losses;              ///< auxiliary losses by name, of the last step
+  double accuracy = std::numeric_limits<double>::quiet_NaN();  ///< of a task's answers (validations)
+  double rate = 0, norm = 0, tokens_per_second = 0;            ///< of the last step (train rows)
+  int64_t skipped = 0;                                         ///< steps skipped until now
+  int64_t peak_rss = 0;                                        ///< bytes, of the process
+  std::map<std::string, double> losses;                        ///< auxiliary losses by name, of the last step
 };
 
 std::string to_json(const LogRow& row);

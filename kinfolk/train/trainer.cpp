@@ -14,6 +14,7 @@
 #include "kinfolk/core/file_writer.h"
 #include "kinfolk/core/memory.h"
 #include "kinfolk/train/data/images.h"
+#include "kinfolk/train/data/recall.h"
 #include "kinfolk/train/events.h"
 #include "kinfolk/train/gradient.h"
 #include "kinfolk/train/interrupt.h"
@@ -88,9 +89,11 @@ class Trainer {
                 "all",  "",   corpus.images},
         point_(record_.point) {
     check_settings(settings);
-    record_.size = size_for(size, corpus.images);
+    record_.size = size_for(size_for(size, corpus.images), corpus.recall);
     record_.size.dropout = settings.dropout;
-    for (const Text* text : {&corpus.train, &corpus.valid}) check_vocabulary(*text);
+    if (!corpus.recall.any()) {
+      for (const Text* text : {&corpus.train, &corpus.valid}) check_vocabulary(*text);
+    }
     make_model(out);  // before the folder: what cannot be built leaves nothing behind
     folder_ = std::make_unique<RunFolder>(out, hooks.resume);
     folder_->write_configuration(record_);
@@ -325,10 +328,12 @@ class Trainer {
     row.validation = true;
     row.loss = seen->loss;
     row.bits = seen->bits;
+    row.accuracy = seen->accuracy;
     write_row(row);
-    char line[128];
-    std::snprintf(line, sizeof line, "step %" PRId64 "  validation %.4f bits/%s over %" PRId64 " %ss", row.step,
-                  row.bits, corpus_.unit(), seen->tokens, corpus_.unit());
+    char line[160];
+    const int said = std::snprintf(line, sizeof line, "step %" PRId64 "  validation %.4f bits/%s over %" PRId64 " %ss",
+                                   row.step, row.bits, corpus_.unit(), seen->tokens, corpus_.unit());
+    if (corpus_.recall.any()) std::snprintf(line + said, sizeof line - said, ", accuracy %.4f", row.accuracy);
     say(line);
     if (!std::isfinite(row.bits) || (point_.best_step >= 0 && row.bits >= point_.best_bits)) return;
     point_.best_step = point_.step;
@@ -355,6 +360,7 @@ class Trainer {
     const std::string bits = text("bits_per_", corpus_.unit());
     if (row.validation) {
       events_->scalar(bits + "/valid", row.bits, row.step);
+      if (std::isfinite(row.accuracy)) events_->scalar("accuracy/valid", row.accuracy, row.step);
       return;
     }
     events_->scalar(bits + "/train", row.bits, row.step);

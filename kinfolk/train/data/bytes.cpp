@@ -16,6 +16,7 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/train/data/images.h"
+#include "kinfolk/train/data/recall.h"
 
 namespace kinfolk {
 namespace {
@@ -184,6 +185,10 @@ Text read_text(const std::string& path, const ReadLimits& limits) {
 }
 
 Corpus read_corpus(const std::string& path, const std::string& valid_path, const ReadLimits& limits) {
+  if (holds_recall(path) || holds_recall(valid_path)) {
+    if (!valid_path.empty()) refuse("[valid] expected none with a task, which draws what it measures on; found one");
+    return recall_corpus(path);
+  }
   if (holds_images(path) || holds_images(valid_path)) return read_image_corpus(path, valid_path);
   Corpus corpus;
   corpus.path = path;

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "kinfolk/train/data/recall_task.h"
+
 namespace kinfolk {
 
 /// One file: bytes [begin, end) of its text.
@@ -40,9 +42,10 @@ struct Corpus {
   std::string path;
   Text train, valid;
   std::string split;      ///< how it was split, in words
-  ImageForm images = {};  ///< where it holds images
+  ImageForm images = {};   ///< where it holds images
+  RecallTask recall = {};  ///< where it is a task: the text is its description
 
-  const char* unit() const { return images.any() ? "pixel" : "byte"; }  ///< of bits per byte
+  const char* unit() const { return recall.any() ? "answer" : images.any() ? "pixel" : "byte"; }  ///< of bits per byte
 };
 
 struct ReadLimits {
@@ -59,7 +62,8 @@ Text read_text(const std::string& path, const ReadLimits& limits = {});
 ///   one document    its last 5 % validate;
 ///   several         the last documents, as few as hold 5 % of all bytes; when these hold more than 20 %, the one
 ///                   document whose size is nearest to 10 % of all (of equals the last).
-/// Never all of it, never nothing. Images (see images.h) are read as such.
+/// Never all of it, never nothing. Images and tasks (see images.h, recall.h) are read as
+/// such.
 Corpus read_corpus(const std::string& path, const std::string& valid_path = "", const ReadLimits& limits = {});
 
 }  // namespace kinfolk

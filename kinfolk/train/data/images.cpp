@@ -1,7 +1,5 @@
 #include "kinfolk/train/data/images.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -9,7 +7,9 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/safetensors.h"
+#include "kinfolk/nn/image_batch.h"
 #include "kinfolk/train/data/lanes.h"
+#include "kinfolk/train/data/recall.h"
 #include "kinfolk/train/settings.h"
 
 namespace kinfolk {
@@ -154,7 +154,7 @@ ImageGrid layout_of(const ImageForm& form, const ImageGrid& grid) {
 ImageRows::ImageRows(const Text& text, const ImageForm& form, const ImageGrid& grid, int64_t lanes, bool shuffled)
     : text_(text),
       form_(form),
-      layout_(layout_of(form, grid).order()),
+      grid_(layout_of(form, grid)),
       lanes_(lanes),
       count_(static_cast<int64_t>(text.documents.size())),
       shuffled_(shuffled) {
@@ -187,22 +187,17 @@ Batch ImageRows::at(int64_t position, int64_t length) const {
 }
 
 Batch ImageRows::images(const std::vector<int64_t>& numbers) const {
-  const auto rows = static_cast<int64_t>(numbers.size()), length = form_.pixels();
-  const Tensor tokens = at::empty({rows, length}, at::kLong), target = at::empty({rows, length}, at::kLong);
-  auto* token = tokens.data_ptr<int64_t>();
-  auto* next = target.data_ptr<int64_t>();
+  std::vector<uint8_t> pixels;
+  pixels.reserve(numbers.size() * static_cast<size_t>(form_.pixels()));
   for (const int64_t number : numbers) {
     const auto image = text_.document(static_cast<size_t>(number));
-    int64_t before = form_.levels;  // the start token
-    for (const int64_t raster : layout_) {
-      *token++ = before;
-      *next++ = before = image[static_cast<size_t>(raster)];
-    }
+    pixels.insert(pixels.end(), image.begin(), image.end());
   }
-  return {tokens, {{"target", target}}};
+  return image_batch(pixels, grid_, form_.levels);
 }
 
 std::unique_ptr<Source> training_source(const Corpus& corpus, const TrainSettings& settings, const ImageGrid& grid) {
+  if (corpus.recall.any()) return recall_source(corpus.recall, settings);
   if (!corpus.images.any()) {
     return std::make_unique<Lanes>(corpus.train, settings.lanes, settings.length, settings.documents);
   }
