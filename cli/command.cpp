@@ -159,18 +159,6 @@ void check_bounds(const Size& size) {
   }
 }
 
-/// A name of [let] that the recipe does not have would be set and never read.
-void check_name(const Recipe& recipe, const std::string& assignment) {
-  if (assignment.rfind("let.", 0) != 0) return;
-  const std::string name = assignment.substr(4, assignment.find('=') - 4);
-  std::vector<std::string> known;
-  if (const Value* let = recipe.tree.find("let"))
-    for (const auto& [key, value] : *let->as<Value::Table>()) known.push_back(key);
-  if (std::find(known.begin(), known.end(), name) == known.end()) {
-    refuse("[--set] expected a name in [let] of ", recipe.name, "; found ", name, suggest(name, known));
-  }
-}
-
 void check_fits(const Recipe& recipe, const Size& size) {
   const auto parameters =
       static_cast<double>(Model::make(recipe, size, 1, at::TensorOptions().device(at::kMeta))->parameter_count());
@@ -185,12 +173,14 @@ void check_fits(const Recipe& recipe, const Size& size) {
 
 std::pair<Recipe, Size> resolve(const std::string& name, const std::string& size_name,
                                 const std::vector<std::string>& sets, const std::string& budget) {
-  Recipe recipe = load_recipe(name);
+  return resolve(load_recipe(name), size_name, 0, sets, budget);
+}
+
+std::pair<Recipe, Size> resolve(Recipe recipe, const std::string& size_name, int64_t context,
+                                const std::vector<std::string>& sets, const std::string& budget) {
   Size size = load_size(size_name);
-  for (const auto& set : sets) {
-    check_name(recipe, set);
-    override_recipe(recipe, set);
-  }
+  if (context > 0) size.context = context;
+  for (const auto& set : sets) override_recipe(recipe, set);
   check_bounds(size);
   if (!budget.empty()) size = solve_budget(recipe, size, parse_count(budget, "--budget", 1));
   check_fits(recipe, size);

@@ -54,6 +54,9 @@ std::string human_bytes(double value);  ///< 1234567 -> "1.18 MiB"
 /// Refuses what this machine's memory cannot hold.
 std::pair<Recipe, Size> resolve(const std::string& recipe, const std::string& size,
                                 const std::vector<std::string>& sets, const std::string& budget);
+/// The same of a recipe at hand; `context` more than 0 stands in the place of the size's.
+std::pair<Recipe, Size> resolve(Recipe recipe, const std::string& size, int64_t context,
+                                const std::vector<std::string>& sets, const std::string& budget);
 
 /// The checkpoint file that RUN and --checkpoint mean: a run folder's, or the file itself.
 std::string checkpoint_file(const std::string& run, const std::string& checkpoint);

@@ -30,16 +30,24 @@ void add_scores(json& out, Model& model, const Corpus& corpus, const Examination
   options.tokens = model.head().wants_store() ? std::min(wanted.tokens, kSearched) : wanted.tokens;
   Progress progress("score " + name, 1.0);
   options.progress = [&](double share) { progress.update(share); };
+  if (wanted.windows > 0) {
+    options.windows = wanted.windows, options.last = wanted.last, options.mode = wanted.mode;
+    options.lanes = 4;  // the state of a long text is large
+  }
   const Scores scores = score(model, corpus.valid.bytes, options);
   for (const auto& s : scores.lengths) {
-    out["lengths"].push_back({{"length", s.length},
-                              {"bits", s.bits},
-                              {"error", s.error},
-                              {"mode", s.mode},
-                              {"tokens", s.tokens},
-                              {"speed", s.tokens_per_second},
-                              {"peak", s.peak_growth},
-                              {"state", s.state_bytes}});
+    json row = {{"length", s.length},    {"bits", s.bits},        {"error", s.error},
+                {"mode", s.mode},        {"tokens", s.tokens},    {"speed", s.tokens_per_second},
+                {"peak", s.peak_growth}, {"state", s.state_bytes}};
+    if (wanted.windows > 0) row["each"] = s.each, row["last"] = s.last_bits;
+    out["lengths"].push_back(std::move(row));
+  }
+  if (wanted.windows > 0 && wanted.apart) {
+    ScoreOptions trained;
+    trained.lengths = {model.size().context};
+    trained.tokens = wanted.tokens;
+    const LengthScore found = score(model, corpus.valid.bytes, trained).lengths[0];
+    out["trained"] = {{"bits", found.bits}, {"error", found.error}};
   }
   for (const auto& p : scores.positions) {
     out["positions"].push_back({{"from", p.from}, {"to", p.to}, {"bits", p.bits}, {"error", p.error}});
@@ -77,16 +85,20 @@ void add_sight(json& out, Model& model, const Bytes& text) {
 }  // namespace
 
 json examine(const std::filesystem::path& run, const Corpus& corpus, const Examination& wanted, int64_t steps) {
-  const auto kept = run / "examined.json";
-  const json asked = {{"lengths", wanted.lengths}, {"tokens", wanted.tokens}, {"prompt", words(wanted.prompt)},
-                      {"full", wanted.full},       {"steps", steps},          {"text", corpus.valid.fingerprint()}};
+  const auto kept = run / (wanted.name.empty() ? "examined.json" : "examined-" + wanted.name + ".json");
+  json asked = {{"lengths", wanted.lengths}, {"tokens", wanted.tokens}, {"prompt", words(wanted.prompt)},
+                {"full", wanted.full},       {"steps", steps},          {"text", corpus.valid.fingerprint()}};
+  if (wanted.windows > 0) {
+    asked["windows"] = wanted.windows, asked["last"] = wanted.last, asked["mode"] = wanted.mode;
+    asked["sets"] = wanted.sets;
+  }
   if (std::ifstream in(kept); in) {
     const json before = json::parse(in, nullptr, false);  // torn or foreign: made anew
     if (before.is_object() && before.value("asked", json()) == asked) return before;
   }
-  auto loaded = load_run(run.string(), true);
+  auto loaded = load_run(run.string(), true, wanted.sets);
   Model& model = *loaded.model;
-  const std::string name = run.parent_path().filename().string();
+  const std::string name = wanted.name.empty() ? run.parent_path().filename().string() : wanted.name;
   if (model.head().wants_store()) {
     Progress progress("store " + name, 1.0);
     fill_store(model, corpus.train.bytes, kStored, [&](double share) { progress.update(share); });

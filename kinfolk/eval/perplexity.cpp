@@ -9,19 +9,6 @@
 namespace kinfolk {
 namespace {
 
-struct Mean {
-  double mean, error;
-};
-
-Mean mean_of(const std::vector<double>& values) {
-  double sum = 0, squares = 0;
-  for (const double v : values) sum += v;
-  const double mean = sum / static_cast<double>(values.size());
-  for (const double v : values) squares += (v - mean) * (v - mean);
-  const double n = static_cast<double>(values.size());
-  return {mean, n > 1 ? std::sqrt(squares / (n - 1) / n) : std::nan("")};
-}
-
 /// [0, 16), [16, 32), [32, 64), ... up to `length`.
 std::vector<std::pair<int64_t, int64_t>> ranges_of(int64_t length) {
   std::vector<std::pair<int64_t, int64_t>> out;
@@ -31,10 +18,10 @@ std::vector<std::pair<int64_t, int64_t>> ranges_of(int64_t length) {
 
 /// Bits of each window over each of the ranges of positions, summed: [windows, ranges], double. Nothing here grows with
 /// the length.
-Tensor window_bits(Model& model, const Bytes& text, const std::vector<int64_t>& starts, int64_t length, int64_t block,
-                   int64_t chunk, int64_t* state_bytes, const std::function<void(int64_t)>& read) {
+Tensor window_bits(Model& model, const Bytes& text, const std::vector<int64_t>& starts,
+                   const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t length, int64_t block, int64_t chunk,
+                   int64_t* state_bytes, const std::function<void(int64_t)>& read) {
   const auto lanes = static_cast<int64_t>(starts.size());
-  const auto ranges = ranges_of(length);
   Tensor sums = at::zeros({lanes, static_cast<int64_t>(ranges.size())}, at::kDouble);
   State state;
   for (int64_t at = 0, in_block = 0; at < length;) {
@@ -57,14 +44,23 @@ Tensor window_bits(Model& model, const Bytes& text, const std::vector<int64_t>& 
   return sums;
 }
 
-/// Mean over windows of each window's column, divided by how many tokens it sums.
-Mean mean_of_column(const Tensor& column, int64_t tokens) {
+/// A column of sums, one a window, divided by how many tokens each sums.
+std::vector<double> mean_each(const Tensor& column, int64_t tokens) {
   const Tensor each = (column / static_cast<double>(tokens)).contiguous();
   const auto* values = each.const_data_ptr<double>();
-  return mean_of({values, values + each.numel()});
+  return {values, values + each.numel()};
 }
 
 }  // namespace
+
+std::pair<double, double> mean_and_error(const std::vector<double>& values) {
+  const double n = static_cast<double>(values.size());
+  double sum = 0, squares = 0;
+  for (const double v : values) sum += v;
+  const double mean = sum / n;
+  for (const double v : values) squares += (v - mean) * (v - mean);
+  return {mean, n > 1 ? std::sqrt(squares / (n - 1) / n) : std::nan("")};
+}
 
 Tensor gather_tokens(const Bytes& text, const std::vector<int64_t>& starts, int64_t from, int64_t length) {
   const auto lanes = static_cast<int64_t>(starts.size());
@@ -105,6 +101,7 @@ Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
   check_scorable(model, text, options.lengths, options.mode);
   if (options.chunk < 1) refuse("[eval.chunk] expected at least 1; found ", options.chunk);
   if (options.lanes < 1) refuse("[eval.lanes] expected at least 1; found ", options.lanes);
+  if (options.last < 0) refuse("[eval.last] expected at least 0; found ", options.last);
   at::NoGradGuard no_grad;
   const bool training = model.is_training();
   model.eval();
@@ -115,8 +112,13 @@ Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
   const int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
   // Windows do not overlap where the text allows it, so that the error bar means something.
   const auto windows_of = [&](int64_t length) {
+    if (options.windows > 0) return options.windows;
     return std::max<int64_t>(1, std::min(options.tokens / length, static_cast<int64_t>(text.size()) / (length + 1)));
   };
+  if (const auto fit = static_cast<int64_t>(text.size()) / (longest + 1); options.windows > fit) {
+    fail("[eval.windows] expected at most ", fit, ", as many of ", longest,
+         " bytes as the text holds side by side; found ", options.windows);
+  }
   double work = 0, done = 0;
   for (const int64_t length : options.lengths) work += static_cast<double>(windows_of(length) * length);
   const auto read = [&](int64_t bytes) {
@@ -124,10 +126,18 @@ Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
     if (options.progress) options.progress(std::min(1.0, done / work));
   };
   for (const int64_t length : options.lengths) {
-    const auto room = static_cast<int64_t>(text.size()) - (length + 1);
+    // Of windows that end together the longest decides where.
+    const int64_t reach = options.windows > 0 ? longest : length;
+    const auto room = static_cast<int64_t>(text.size()) - (reach + 1);
     const int64_t windows = windows_of(length);
     std::vector<int64_t> starts;
-    for (int64_t w = 0; w < windows; ++w) starts.push_back(windows > 1 ? room / (windows - 1) * w : 0);
+    for (int64_t w = 0; w < windows; ++w) {
+      starts.push_back((windows > 1 ? room / (windows - 1) * w : 0) + reach - length);
+    }
+    auto ranges = ranges_of(length);
+    const size_t by_position = ranges.size();
+    const int64_t last = std::min(options.last, length);
+    if (last > 0) ranges.emplace_back(length - last, length);
     const int64_t lanes = std::min({windows, options.lanes, std::max<int64_t>(1, options.tokens / length)});
     reset_peak();
     const int64_t before = resident_bytes();
@@ -136,27 +146,26 @@ Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
     std::vector<Tensor> rows;
     for (int64_t w = 0; w < windows; w += lanes) {
       const std::vector<int64_t> some(starts.begin() + w, starts.begin() + std::min(w + lanes, windows));
-      rows.push_back(
-          window_bits(model, text, some, length, blocks ? context : 0, options.chunk, &result.state_bytes, read));
+      rows.push_back(window_bits(model, text, some, ranges, length, blocks ? context : 0, options.chunk,
+                                 &result.state_bytes, read));
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     const Tensor sums = at::cat(rows);  // [windows, ranges]
-    const Mean mean = mean_of_column(sums.sum(1), length);
+    result.each = mean_each(sums.narrow(1, 0, static_cast<int64_t>(by_position)).sum(1), length);
+    std::tie(result.bits, result.error) = mean_and_error(result.each);
+    if (last > 0) result.last_bits = mean_each(sums.select(1, static_cast<int64_t>(by_position)), last);
     result.length = length;
     result.tokens = windows * length;
-    result.bits = mean.mean;
-    result.error = mean.error;
     result.mode = blocks ? kinfolk::text("blocks of ", context) : "stream";
     result.tokens_per_second = static_cast<double>(result.tokens) / seconds;
     result.peak_growth = std::max<int64_t>(0, peak_resident_bytes() - before);
     out.lengths.push_back(result);
     if (length == longest) {
       out.positions.clear();
-      const auto ranges = ranges_of(length);
-      for (size_t r = 0; r < ranges.size(); ++r) {
+      for (size_t r = 0; r < by_position; ++r) {
         const auto [from, to] = ranges[r];
-        const Mean m = mean_of_column(sums.select(1, static_cast<int64_t>(r)), to - from);
-        out.positions.push_back({from, to, m.mean, m.error});
+        const auto [bits, error] = mean_and_error(mean_each(sums.select(1, static_cast<int64_t>(r)), to - from));
+        out.positions.push_back({from, to, bits, error});
       }
     }
   }

@@ -73,6 +73,39 @@ TEST(Score, ChunksAndLanesChangeNothing) {
   }
 }
 
+/// Windows of a study: those of all lengths end at the same places, and their ends are scored by themselves.
+TEST(Score, WindowsThatEndTogether) {
+  const auto model = tiny("rope");
+  const Bytes text = some_bytes(1000);
+  ScoreOptions options = options_of({40, 120}, 1);
+  options.windows = 3, options.last = 16;
+  const Scores scores = score(*model, text, options);
+  ASSERT_EQ(scores.lengths.size(), 2u);
+  for (const auto& s : scores.lengths) {
+    EXPECT_EQ(s.tokens, 3 * s.length);
+    ASSERT_EQ(s.last_bits.size(), 3u);
+    ASSERT_EQ(s.each.size(), 3u);
+    EXPECT_NEAR((s.each[0] + s.each[1] + s.each[2]) / 3, s.bits, 1e-12);
+    for (int64_t w = 0; w < 3; ++w) {
+      // The longest windows lie evenly in the text; the shorter ones are their ends.
+      const int64_t end = (1000 - 121) / 2 * w + 120;
+      const Tensor tokens = gather_tokens(text, {end - s.length}, 0, s.length + 1);
+      const Tensor log_p =
+          model->score({tokens.narrow(1, 0, s.length), {}}).to(at::kDouble).log_softmax(-1) / std::log(2.0);
+      const Tensor bits = -log_p.gather(-1, tokens.narrow(1, 1, s.length).unsqueeze(-1)).flatten();
+      EXPECT_NEAR(s.each[static_cast<size_t>(w)], bits.mean().item<double>(), 1e-5);
+      EXPECT_NEAR(s.last_bits[static_cast<size_t>(w)], bits.slice(0, -16).mean().item<double>(), 1e-5);
+    }
+  }
+  // Ends longer than the window are the window.
+  options.lengths = {8};
+  const LengthScore whole = score(*model, text, options).lengths[0];
+  for (size_t w = 0; w < 3; ++w) EXPECT_DOUBLE_EQ(whole.last_bits[w], whole.each[w]);
+  EXPECT_TRUE(score(*model, text, options_of({40}, 80)).lengths[0].last_bits.empty());
+  options.windows = 112;
+  EXPECT_THROW(score(*model, text, options), Error) << "more than lie side by side";
+}
+
 TEST(Score, BlocksStartAfresh) {
   const auto model = tiny("rope");  // trained on 96
   const Bytes text = some_bytes(400);

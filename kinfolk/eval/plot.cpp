@@ -66,6 +66,11 @@ std::string mark(double x, double y, int64_t kind, const std::string& colour, co
               hover.empty() ? "" : "<title>" + escape(hover) + "</title>", "</path>");
 }
 
+/// The second round of the palette is dashed, the third dotted.
+const char* dashes(int64_t colour) {
+  return colour < kColours ? "" : colour < 2 * kColours ? " stroke-dasharray=\"6 3\"" : " stroke-dasharray=\"2 3\"";
+}
+
 struct Axis {
   double low = 0, high = 1, from = 0, to = 1;  // values and pixels
   bool log = false;
@@ -151,8 +156,7 @@ std::string draw(const Drawn& drawn, const Axis& x, const Axis& y) {
   if (!band.empty()) out += text("<path d=\"", band, back, "z\" fill=\"", colour, "\" fill-opacity=\".18\"/>");
   out +=
       text("<path d=\"", line, "\" fill=\"none\" stroke=\"", colour, "\" stroke-width=\"2\" stroke-linejoin=\"round\"",
-           drawn.colour >= kColours ? " stroke-dasharray=\"6 3\"" : "", "><title>", escape(drawn.series->name),
-           "</title></path>");
+           dashes(drawn.colour), "><title>", escape(drawn.series->name), "</title></path>");
   const bool marks = static_cast<int64_t>(drawn.points.size()) <= kMostMarks;
   for (const ChartPoint& point : drawn.points) {
     const std::string hover = described(*drawn.series, point);
@@ -172,9 +176,7 @@ double legend(const std::vector<Drawn>& drawn, double top, double width, std::st
     const double size = 26 + kLetter * static_cast<double>(valid_utf8(entry.series->name).size()) + 14;
     if (x > kLeft && x + size > width) x = kLeft, y += 18;
     const std::string colour = palette_colour(entry.colour);
-    out += stroke(x, y, x + 18, y,
-                  text(" stroke=\"", colour, "\" stroke-width=\"2\"",
-                       entry.colour >= kColours ? " stroke-dasharray=\"6 3\"" : ""));
+    out += stroke(x, y, x + 18, y, text(" stroke=\"", colour, "\" stroke-width=\"2\"", dashes(entry.colour)));
     out += mark(x + 9, y, entry.colour, colour, "") + write(x + 24, y + 4, entry.series->name, "start");
     x += size;
   }

@@ -9,6 +9,7 @@
 #include "kinfolk/core/errors.h"
 #include "kinfolk/eval/markup.h"
 #include "kinfolk/eval/report_page.h"
+#include "kinfolk/eval/report_study.h"
 #include "kinfolk/eval/verdict.h"
 
 namespace kinfolk {
@@ -146,6 +147,7 @@ std::string quality_charts(const Report& report) {
       if (!curve.empty() && std::isfinite(curve.back().seconds)) longest = std::max(longest, curve.back().seconds);
   out += curves(report, &Report::CurvePoint::seconds, "Learning by time", longest > 300 ? "minutes" : "seconds",
                 "The same curves by the clock of this machine." + band, longest > 300 ? 60 : 1);
+  if (report.last_bytes > 0) return out + "</div>\n" + study_section(report);
   LineChart chart;
   chart.y_label = "bits per byte";
   chart.title = "By evaluation length", chart.x_label = "length";
@@ -251,7 +253,7 @@ std::string length_table(const Report& report) {
   std::set<int64_t> lengths;
   for (const Member& member : report.members)
     for (const auto& point : member.by_length) lengths.insert(point.length);
-  if (lengths.empty()) return "";
+  if (lengths.empty() || report.last_bytes > 0) return "";  // a study has tables of its own
   std::string head, rows;
   for (int64_t length : lengths) head += text("<th>", count_text(static_cast<double>(length)), "</th>");
   for (const Member& member : report.members) {

@@ -18,6 +18,10 @@ struct Report {
     int64_t length = 0;  // bytes or tokens read at once in evaluation
     double bits = kNothing, error = kNothing;
     std::string mode;  // "stream" or "blocks of 512"
+    // Of a study, where the same bytes end the texts of all lengths:
+    double last = kNothing;                               // bits per byte over the last bytes alone
+    double change = kNothing, change_error = kNothing;    // of `last` against that at the trained length
+    double against = kNothing, against_error = kNothing;  // of `bits` against those of the reference
   };
   struct PositionPoint {
     int64_t position = 0;
@@ -44,6 +48,9 @@ struct Report {
     std::string prompt, sample;
     std::string policy;  // how it reads beyond the trained length
     std::vector<std::string> warnings;
+    std::string group;    // of a study: the chart that it stands in
+    std::string applied;  // the member whose weights it reads with other settings; "" = trained itself
+    std::string setting;  // these, as --set takes them
   };
   struct Baseline {
     std::string name;
@@ -59,7 +66,10 @@ struct Report {
   std::string command, created, machine, version;
   std::string data, budget;
   int64_t trained_length = 0;
-  std::vector<Member> members;
+  int64_t last_bytes = 0;       // of a study: how many end each text; 0 = this is none
+  int64_t windows = 0;          // and how many texts there are of each length
+  std::string reference;        // the member that `against` is set against
+  std::vector<Member> members;  // those that are applied come after those that are trained
   std::vector<Baseline> baselines;
   std::vector<Pattern> patterns;
   std::vector<std::string> warnings;

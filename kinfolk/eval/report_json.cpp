@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include <nlohmann/json.hpp>
 
 #include "kinfolk/eval/report.h"
@@ -32,7 +34,13 @@ Json member_json(const Report::Member& member) {
                        {"diverged", final_bits.diverged},
                        {"standard_error", member.final_error}};
   out["by_length"] = listed(member.by_length, [](const auto& point) {
-    return Json{{"length", point.length}, {"bits_per_byte", point.bits}, {"error", point.error}, {"mode", point.mode}};
+    Json row{{"length", point.length}, {"bits_per_byte", point.bits}, {"error", point.error}, {"mode", point.mode}};
+    if (std::isfinite(point.last)) {
+      row["last"] = point.last;
+      row["change"] = point.change, row["change_error"] = point.change_error;
+      row["against"] = point.against, row["against_error"] = point.against_error;
+    }
+    return row;
   });
   out["by_position"] = listed(member.by_position, [](const auto& point) {
     return Json{{"position", point.position}, {"bits_per_byte", point.bits}, {"error", point.error}};
@@ -50,6 +58,7 @@ Json member_json(const Report::Member& member) {
   out["sample"] = member.sample;
   out["policy"] = member.policy;
   out["warnings"] = member.warnings;
+  if (!member.group.empty()) out["group"] = member.group, out["applied"] = member.applied, out["set"] = member.setting;
   return out;
 }
 
@@ -79,6 +88,9 @@ std::string json(const Report& report) {
   out["data"] = report.data;
   out["budget"] = report.budget;
   out["trained_length"] = report.trained_length;
+  if (report.last_bytes > 0) {
+    out["last_bytes"] = report.last_bytes, out["windows"] = report.windows, out["reference"] = report.reference;
+  }
   out["verdict"] = {{"sentence", found.sentence}, {"notes", found.notes}};
   out["verdict"]["order"] =
       listed(found.order, [&](int64_t i) { return Json(report.members[static_cast<size_t>(i)].name); });

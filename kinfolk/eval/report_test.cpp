@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/eval/report_study.h"
 
 namespace kinfolk {
 namespace {
@@ -84,6 +85,61 @@ TEST(ReportPage, OneLengthGivesBars) {
   for (auto& member : report.members) member.speed.resize(1);
   const auto page = html(report);
   EXPECT_TRUE(has(page, "tokens per second at length 512"));
+}
+
+Report study_example() {
+  Report report = example();
+  report.last_bytes = 128, report.windows = 4, report.reference = "window";
+  for (auto& member : report.members) {
+    member.group = "trained in";
+    for (auto& point : member.by_length) {
+      point.last = point.bits - 0.05;
+      if (point.length > 512) point.change = member.name == "window" ? 0.012 : 0.5, point.change_error = 0.002;
+    }
+  }
+  report.members[1].name = "rope";
+  Report::Member applied = report.members[1];
+  applied.name = "rerope", applied.applied = "rope", applied.group = "applied <after>", applied.curves.clear();
+  applied.setting = "qk=[\"rerope\"]";
+  applied.final_bits = {0.5};
+  applied.by_length[1].change = -0.03, applied.by_length[1].against = -0.02, applied.by_length[1].against_error = 0.004;
+  report.members.push_back(applied);
+  return report;
+}
+
+TEST(ReportStudy, AChartAndATableForEachGroup) {
+  const Report report = study_example();
+  EXPECT_EQ(groups_of(report), (std::vector<std::string>{"trained in", "applied <after>"}));
+  const std::string page = html(report);
+  for (const char* part :
+       {"trained in: the last 128 bytes of each text", "applied &lt;after&gt;: all bytes of each text",
+        "qk=[&quot;rerope&quot;]", "\u22120.020 \u00b1 0.004", "4 texts of each length"})
+    EXPECT_TRUE(has(page, part)) << part;
+  EXPECT_TRUE(has(page, "window is best with 2.110")) << "what was not trained is not ranked";
+  EXPECT_FALSE(has(page, "<after>"));
+  // The parent stands beside what is applied to it.
+  EXPECT_TRUE(has(group_chart(report, "applied <after>", true), "<title>rope</title>"));
+  EXPECT_FALSE(has(group_chart(report, "applied <after>", true), "<title>window</title>"));
+  EXPECT_FALSE(has(html(example()), "holds to"));
+}
+
+TEST(ReportStudy, TablesSayUpToWhereAMemberHolds) {
+  const std::string tables = markdown(study_example());
+  EXPECT_TRUE(has(tables, "| `window` | 2.050 | 1.950 | 1024 |")) << tables;  // 0.012 <= 0.01 + 2 x 0.002
+  EXPECT_TRUE(has(tables, "| `rope` | 2.050 | 1.950 | \u2013 |")) << tables;
+  EXPECT_TRUE(has(tables, "| `rerope` | 2.100 | 2.000 | \u22120.020 \u00b1 0.004 |")) << tables;
+  EXPECT_TRUE(has(tables, "the weights of `rope` with `--set 'qk=[\"rerope\"]'`")) << tables;
+  EXPECT_TRUE(has(tables, "kinfolk compare window rope")) << tables;
+}
+
+TEST(ReportJson, AStudyHoldsItsNumbers) {
+  const auto parsed = nlohmann::json::parse(json(study_example()));
+  EXPECT_EQ(parsed["last_bytes"], 128);
+  EXPECT_EQ(parsed["members"][2]["applied"], "rope");
+  EXPECT_DOUBLE_EQ(parsed["members"][2]["by_length"][1]["against"].get<double>(), -0.02);
+  EXPECT_TRUE(parsed["members"][0]["by_length"][1]["against"].is_null());
+  EXPECT_EQ(parsed["verdict"]["order"].size(), 2u);
+  EXPECT_FALSE(nlohmann::json::parse(json(example())).contains("last_bytes"));
 }
 
 TEST(ReportJson, HoldsTheNumbersAndIsValid) {

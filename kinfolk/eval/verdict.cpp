@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <optional>
 
 #include "kinfolk/core/errors.h"
@@ -148,8 +147,8 @@ Verdict verdict(const Report& report) {
   Verdict out;
   std::vector<Estimate> estimates;
   for (const auto& member : report.members) estimates.push_back(estimate(member.final_bits));
-  out.order.resize(report.members.size());
-  std::iota(out.order.begin(), out.order.end(), 0);
+  for (size_t i = 0; i < report.members.size(); ++i)  // who reads another's weights was not trained at equal budget
+    if (report.members[i].applied.empty()) out.order.push_back(static_cast<int64_t>(i));
   const auto mean = [&](int64_t i) {
     const double value = estimates[static_cast<size_t>(i)].mean;
     return std::isfinite(value) ? value : HUGE_VAL;

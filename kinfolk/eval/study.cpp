@@ -1,0 +1,157 @@
+#include "kinfolk/eval/study.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "kinfolk/core/errors.h"
+#include "kinfolk/nn/recipe.h"
+
+namespace kinfolk {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void wrong(const Value& at, const std::string& key, const std::string& expected,
+                        const std::string& found) {
+  refuse(at.place.text(), "[", key, "] expected ", expected, "; found ", found);
+}
+
+/// The table at `key`, or none.
+Value table_at(const Value& tree, const char* key) {
+  const Value* value = tree.find(key);
+  if (!value) return {};
+  if (!value->as<Value::Table>()) wrong(*value, key, "a table", value->kind());
+  return *value;
+}
+
+std::vector<Study::Entry> entries_at(const Value& tree, const std::string& key) {
+  std::vector<Study::Entry> out;
+  const Value* list = tree.find(key);
+  if (!list) return out;
+  const auto* items = list->as<Value::Array>();
+  if (!items) wrong(*list, key, text("a list of tables, [[", key, "]]"), list->kind());
+  for (size_t i = 0; i < items->size(); ++i) {
+    const Value& item = (*items)[i];
+    const std::string path = text(key, "[", i, "]");
+    if (!item.as<Value::Table>()) wrong(item, path, "a table", item.kind());
+    auto entry = read_options<Study::Entry>(item, path, nullptr, {"set"});
+    entry.place = item.place;
+    entry.set = Value(Value::Table{});
+    if (const Value* set = item.find("set")) {
+      if (!set->as<Value::Table>()) wrong(*set, path + ".set", "a table, setting = value", set->kind());
+      entry.set = *set;
+    }
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+/// Names are folders and columns.
+void check_name(const Study::Entry& entry, const std::string& path) {
+  const bool plain = !entry.name.empty() && entry.name[0] != '.' &&
+                     entry.name.find_first_not_of(
+                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.+") == std::string::npos;
+  if (plain) return;
+  refuse(entry.place.text(), "[", path, ".name] expected letters, digits and _ - . +; found ",
+         entry.name.empty() ? "nothing" : entry.name);
+}
+
+void check_entries(Study& study) {
+  std::vector<std::string> names;
+  const auto check = [&](const Study::Entry& entry, const std::string& path) {
+    check_name(entry, path);
+    if (std::find(names.begin(), names.end(), entry.name) != names.end()) {
+      refuse(entry.place.text(), "[", path, ".name] expected each name once; found ", entry.name, " twice");
+    }
+    names.push_back(entry.name);
+  };
+  for (size_t i = 0; i < study.members.size(); ++i) {
+    auto& entry = study.members[i];
+    const std::string path = text("members[", i, "]");
+    if (entry.recipe.empty()) refuse(entry.place.text(), "[", path, ".recipe] expected a recipe; found none");
+    if (!entry.member.empty()) {
+      refuse(entry.place.text(), "[", path, ".member] expected it in [[after]] alone; found ", entry.member);
+    }
+    if (entry.name.empty()) entry.name = fs::path(entry.recipe).stem().string();
+    if (entry.group.empty()) entry.group = "trained in";
+    check(entry, path);
+  }
+  const std::vector<std::string> trained = names;
+  for (size_t i = 0; i < study.after.size(); ++i) {
+    auto& entry = study.after[i];
+    const std::string path = text("after[", i, "]");
+    if (!entry.recipe.empty()) {
+      refuse(entry.place.text(), "[", path, ".recipe] expected it in [[members]] alone; found ", entry.recipe);
+    }
+    if (std::find(trained.begin(), trained.end(), entry.member) == trained.end()) {
+      refuse(entry.place.text(), "[", path, ".member] expected the name of a trained member; found ",
+             entry.member.empty() ? "none" : entry.member, suggest(entry.member, trained));
+    }
+    if (entry.set.as<Value::Table>()->empty() && entry.mode == "auto") {
+      refuse(entry.place.text(), "[", path, ".set] expected a setting that changes; found none");
+    }
+    if (entry.group.empty()) entry.group = "applied afterwards";
+    check(entry, path);
+  }
+  const std::string& reference = study.settings.reference;
+  if (!reference.empty() && std::find(names.begin(), names.end(), reference) == names.end()) {
+    refuse(study.file, ": [study.reference] expected the name of an entry; found ", reference,
+           suggest(reference, names));
+  }
+}
+
+}  // namespace
+
+std::string study_file(const std::string& name) {
+  const bool path = name.find('/') != std::string::npos || name.ends_with(".toml");
+  std::error_code error;
+  if (!path) {
+    const fs::path file = fs::path(share_folder()) / "recipes/studies" / (name + ".toml");
+    return fs::is_regular_file(file, error) ? file.string() : "";
+  }
+  if (!fs::is_regular_file(name, error)) return "";  // what is wrong with it is said by who reads recipes
+  return read_toml(name).find("study") ? name : "";
+}
+
+Study read_study(const std::string& path) {
+  const Value tree = read_toml(path);
+  static const std::vector<std::string> known = {"about", "study", "train", "members", "after"};
+  for (const auto& [key, value] : *tree.as<Value::Table>())
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      wrong(value, key, "a known key", key + suggest(key, known));
+    }
+  Study study;
+  study.name = fs::path(path).stem().string();
+  study.file = path;
+  if (const Value* about = tree.find("about")) {
+    if (!about->as<std::string>()) wrong(*about, "about", "text", about->kind());
+    study.about = *about->as<std::string>();
+  }
+  const Value settings = table_at(tree, "study");
+  study.settings = read_options<StudySettings>(settings, "study");
+  std::sort(study.settings.lengths.begin(), study.settings.lengths.end());
+  study.train = table_at(tree, "train");
+  study.members = entries_at(tree, "members");
+  study.after = entries_at(tree, "after");
+  if (study.members.empty()) refuse(path, ": [members] expected at least one [[members]]; found none");
+  check_entries(study);
+  return study;
+}
+
+void apply_settings(Value& tree, const Value& set) {
+  for (const auto& [key, value] : *set.as<Value::Table>()) {
+    try {
+      set_path(tree, key, value);
+    } catch (const UsageError& error) {
+      refuse(value.place.text(), error.what());
+    }
+  }
+}
+
+std::vector<std::string> assignments(const Value& set) {
+  std::vector<std::string> out;
+  for (const auto& [key, value] : *set.as<Value::Table>()) out.push_back(key + "=" + write_toml_value(value));
+  return out;
+}
+
+}  // namespace kinfolk

@@ -1,0 +1,76 @@
+// Studies: members to train alike, what is applied to them afterwards, and at which lengths all are measured.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kinfolk/core/options.h"
+
+namespace kinfolk {
+
+/// A file with a table [study] beside recipes (recipes/studies/NAME.toml):
+///
+///   about = "one sentence"
+///   [study]                         # see StudySettings
+///   [train]                         # settings of training, as in a size; flags of the command come after them
+///   [[members]]                     # trained, in this order
+///   recipe = "rope"                 # a name or a path
+///   set = { "let.window" = 64 }     # as --set
+///   [[after]]                       # a trained member, read with other settings: nothing is trained
+///   name = "rerope"
+///   member = "rope"
+///   set = { "layers.0.branches.0.qk" = [{ kind = "rerope", window = 256 }] }
+struct StudySettings {
+  std::string size = "tiny", reference;
+  int64_t context = 0, windows = 8, last = 0;
+  std::vector<int64_t> lengths;
+  template <class V>
+  void fields(V&& visit) {
+    visit("size", size, "name or path of the size of all members", Check{});
+    visit("context", context, "trained length, in the place of the size's; 0: that of the size", at_least(0));
+    visit("lengths", lengths, "bytes read at once when members are measured; empty: 1, 2, 4 and 8 times the context",
+          at_least(1));
+    visit("windows", windows, "texts of each length, which end at the same places for all lengths", at_least(1));
+    visit("last", last, "bytes at the end of each that are scored by themselves; 0: half of the shortest length",
+          at_least(0));
+    visit("reference", reference, "name of the entry that the means of all others are set against; empty: none",
+          Check{});
+  }
+};
+
+struct Study {
+  /// One curve of the report: a member that is trained, or one that is applied to a trained member.
+  struct Entry {
+    std::string name;
+    std::string recipe;  ///< of a member that is trained
+    std::string member;  ///< of one that is applied: whose checkpoint is read
+    std::string group;   ///< the chart it stands in
+    std::string mode = "auto";
+    Value set;  ///< a table: setting = value
+    Place place;
+    template <class V>
+    void fields(V&& visit) {
+      visit("name", name, "of the curve; of a member the recipe's name unless given", Check{});
+      visit("recipe", recipe, "name or path of the recipe", Check{});
+      visit("member", member, "name of the trained member", Check{});
+      visit("group", group, "chart that it stands in", Check{});
+      visit("mode", mode, "how it reads beyond the trained length", one_of({"auto", "stream", "blocks"}));
+    }
+  };
+  std::string name;  ///< of the file
+  std::string file, about;
+  StudySettings settings;
+  Value train;  ///< a table of training settings
+  std::vector<Entry> members, after;
+};
+
+/// The path of the study that a name ("extrapolation") or a path means; "" when it is a recipe's or nothing.
+std::string study_file(const std::string& name_or_path);
+/// Throws UsageError "file:line:column: ..." for what is malformed, unknown, doubled or missing.
+Study read_study(const std::string& path);
+/// `set` applied to the tree of a recipe; errors name the place in the study.
+void apply_settings(Value& tree, const Value& set);
+/// The same as what follows --set: `key=value`.
+std::vector<std::string> assignments(const Value& set);
+
+}  // namespace kinfolk

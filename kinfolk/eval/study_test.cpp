@@ -1,0 +1,170 @@
+#include "kinfolk/eval/study.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "kinfolk/core/errors.h"
+#include "kinfolk/nn/model.h"
+
+namespace kinfolk {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Studies : public testing::Test {
+ protected:
+  Studies() {
+    std::string name = (fs::temp_directory_path() / "kinfolk-study-XXXXXX").string();
+    if (!mkdtemp(name.data())) throw std::runtime_error("no folder for a test");
+    folder = name;
+  }
+  ~Studies() override {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+  }
+  std::string write(const std::string& text) const {
+    std::ofstream(folder / "mine.toml") << text;
+    return (folder / "mine.toml").string();
+  }
+  fs::path folder;
+};
+
+TEST_F(Studies, ReadsMembersAndWhatIsAppliedToThem) {
+  const Study study = read_study(write(R"(about = "words"
+[study]
+size = "tiny"
+context = 64
+lengths = [256, 64, 128]
+windows = 3
+last = 16
+reference = "far"
+[train]
+tokens = 1000
+[[members]]
+recipe = "rope"
+[[members]]
+recipe = "window"
+name = "narrow"
+group = "patterns"
+set = { "let.window" = 8 }
+[[after]]
+name = "far"
+member = "rope"
+mode = "blocks"
+set = { "layers.0.branches.0.qk" = [{ kind = "rope_pi", factor = 2.0 }, "log_n"] }
+)"));
+  EXPECT_EQ(study.name, "mine");
+  EXPECT_EQ(study.about, "words");
+  EXPECT_EQ(study.settings.context, 64);
+  EXPECT_EQ(study.settings.lengths, (std::vector<int64_t>{64, 128, 256}));
+  EXPECT_EQ(study.settings.windows, 3);
+  EXPECT_EQ(study.settings.last, 16);
+  EXPECT_EQ(*study.train.find("tokens")->as<int64_t>(), 1000);
+  ASSERT_EQ(study.members.size(), 2u);
+  EXPECT_EQ(study.members[0].name, "rope");
+  EXPECT_EQ(study.members[0].group, "trained in");
+  EXPECT_EQ(study.members[1].name, "narrow");
+  EXPECT_EQ(study.members[1].group, "patterns");
+  ASSERT_EQ(study.after.size(), 1u);
+  EXPECT_EQ(study.after[0].member, "rope");
+  EXPECT_EQ(study.after[0].group, "applied afterwards");
+  EXPECT_EQ(study.after[0].mode, "blocks");
+  EXPECT_EQ(assignments(study.after[0].set),
+            (std::vector<std::string>{R"(layers.0.branches.0.qk=[{ kind = "rope_pi", factor = 2.0 }, "log_n"])"}));
+}
+
+/// What stands in the file and what follows --set make the same recipe.
+TEST_F(Studies, SettingsAreThoseOfSet) {
+  const Study study =
+      read_study(write("[study]\n[[members]]\nrecipe = \"rope\"\n[[after]]\nname = \"far\"\nmember = \"rope\"\nset = { "
+                       "\"layers.0.branches.0.qk\" = [{ kind = \"rerope\", window = 32 }, \"log_n\"] }\n"));
+  Recipe here = load_recipe("rope"), there = load_recipe("rope");
+  apply_settings(here.tree, study.after[0].set);
+  for (const auto& set : assignments(study.after[0].set)) override_recipe(there, set);
+  EXPECT_EQ(write_toml(here.tree), write_toml(there.tree));
+  EXPECT_NE(write_toml(here.tree), write_toml(load_recipe("rope").tree));
+}
+
+TEST_F(Studies, RefusesWithThePlace) {
+  const std::string rope = "[[members]]\nrecipe = \"rope\"\n";
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+      {"[study]\n", {"mine.toml: ", "[members]", "none"}},
+      {"[study]\nsise = \"tiny\"\n" + rope, {"mine.toml:2:", "study.sise", "did you mean size?"}},
+      {"[study]\nlengths = [0]\n" + rope, {"mine.toml:2:12", "study.lengths[0]", "at least 1"}},
+      {"[study]\nwindows = 1.5\n" + rope, {"mine.toml:2:", "study.windows", "an integer"}},
+      {"[study]\n[layers]\n" + rope, {"mine.toml:2:1", "[layers]", "known: about study train members after"}},
+      {"study = 3\n" + rope, {"mine.toml:1:", "[study]", "a table"}},
+      {"[study]\n[[members]]\n", {"mine.toml:2:1", "members[0].recipe", "none"}},
+      {"[study]\n" + rope + rope, {"mine.toml:4:1", "each name once", "rope twice"}},
+      {"[study]\n[[members]]\nrecipe = \"rope\"\nname = \"a/b\"\n", {"mine.toml:2:1", "letters", "a/b"}},
+      {"[study]\n[[members]]\nrecipe = \"rope\"\nset = 3\n", {"mine.toml:4:7", "members[0].set", "a table"}},
+      {"[study]\n" + rope + "[[after]]\nname = \"x\"\nmember = \"rpoe\"\n", {"mine.toml:4:1", "did you mean rope?"}},
+      {"[study]\n" + rope + "[[after]]\nname = \"x\"\nmember = \"rope\"\n", {"mine.toml:4:1", "after[0].set", "none"}},
+      {"[study]\n" + rope + "[[after]]\nname = \"x\"\nmember = \"rope\"\nmode = \"block\"\n",
+       {"mine.toml:7:8", "after[0].mode", "did you mean blocks?"}},
+      {"[study]\nreference = \"rop\"\n" + rope, {"mine.toml", "study.reference", "did you mean rope?"}}};
+  for (const auto& [text, parts] : cases) {
+    SCOPED_TRACE(text);
+    try {
+      read_study(write(text));
+      ADD_FAILURE() << "nothing was refused";
+    } catch (const UsageError& error) {
+      for (const auto& part : parts)
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << " in " << error.what();
+    }
+  }
+}
+
+TEST_F(Studies, SettingsThatDoNotFitNameTheirPlace) {
+  const Study study =
+      read_study(write("[study]\n[[members]]\nrecipe = \"rope\"\n[[after]]\nname = \"far\"\nmember = \"rope\"\n"
+                       "set = { \"layrs.0.branches.0.qk\" = [\"rope\"] }\n"));
+  Recipe recipe = load_recipe("rope");
+  try {
+    apply_settings(recipe.tree, study.after[0].set);
+    ADD_FAILURE() << "nothing was refused";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("mine.toml:7:"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("did you mean layers?"), std::string::npos) << error.what();
+  }
+}
+
+/// Every study that is shipped can be planned: its members build, and what is applied keeps their parameters.
+TEST(ShippedStudies, Build) {
+  int64_t found = 0;
+  for (const auto& file : fs::directory_iterator(fs::path(share_folder()) / "recipes/studies")) {
+    SCOPED_TRACE(file.path().string());
+    EXPECT_EQ(study_file(file.path().stem().string()), file.path().string());
+    const Study study = read_study(file.path().string());
+    ++found;
+    Size size = load_size(study.settings.size);
+    if (study.settings.context > 0) size.context = study.settings.context;
+    const auto count = [&](const Recipe& recipe) {
+      return Model::make(recipe, size, 1, at::TensorOptions().device(at::kMeta))->parameter_count();
+    };
+    for (const auto& member : study.members) {
+      Recipe recipe = load_recipe(member.recipe);
+      apply_settings(recipe.tree, member.set);
+      const int64_t own = count(recipe);
+      for (const auto& entry : study.after) {
+        if (entry.member != member.name) continue;
+        SCOPED_TRACE(entry.name);
+        Recipe applied = at_test(recipe);
+        apply_settings(applied.tree, entry.set);
+        EXPECT_EQ(count(applied), own);
+      }
+    }
+  }
+  EXPECT_GE(found, 2);
+}
+
+TEST(ShippedStudies, NamesOfRecipesAreNone) {
+  EXPECT_EQ(study_file("rope"), "");
+  EXPECT_EQ(study_file("nowhere.toml"), "");
+  EXPECT_EQ(study_file((fs::path(share_folder()) / "recipes/rope.toml").string()), "");
+}
+
+}  // namespace
+}  // namespace kinfolk

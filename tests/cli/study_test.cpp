@@ -1,0 +1,122 @@
+// A study: members trained alike, others applied to their weights, one report.
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+
+namespace kinfolk {
+namespace {
+
+using nlohmann::json;
+
+constexpr auto kStudy = R"(about = "a small study"
+[study]
+size = "size.toml"
+context = 16
+lengths = [16, 64]
+windows = 4
+reference = "blocks"
+[train]
+tokens = 1280
+[[members]]
+recipe = "rope"
+[[members]]
+recipe = "alibi"
+name = "slopes"
+[[after]]
+name = "blocks"
+member = "rope"
+mode = "blocks"
+[[after]]
+name = "rerope"
+member = "rope"
+group = "rectified"
+set = { "layers.0.branches.0.qk" = [{ kind = "rerope", window = 8 }] }
+)";
+
+class StudyProgram : public ProgramTest {
+ protected:
+  static std::vector<std::string> words(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> out = {"compare", "study.toml", "--data",         "book.txt",
+                                    "--out",   "out",        "--score-tokens", "256"};
+    out.insert(out.end(), more.begin(), more.end());
+    return out;
+  }
+  json member(const std::string& name) const {
+    for (const auto& one : json::parse(read("out/report.json"))["members"])
+      if (one["name"] == name) return one;
+    ADD_FAILURE() << "no " << name;
+    return {};
+  }
+};
+
+TEST_F(StudyProgram, TrainsAppliesAndReports) {
+  write("study.toml", kStudy);
+  const ProgramResult ran = run(words());
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  for (const char* part : {"rope", "slopes", "blocks", "rerope", "the last 8 bytes"})
+    EXPECT_TRUE(has(ran.out, part)) << part << ran.out;
+  const json report = json::parse(read("out/report.json"));
+  EXPECT_EQ(report["trained_length"], 16);
+  EXPECT_EQ(report["members"].size(), 4u);
+  EXPECT_EQ(report["verdict"]["order"].size(), 2u) << "two were trained";
+  EXPECT_EQ(report["members"][0]["tokens"], 1280);
+  EXPECT_EQ(member("rerope")["applied"], "rope");
+  EXPECT_EQ(member("rerope")["group"], "rectified");
+  EXPECT_EQ(member("blocks")["by_length"][1]["mode"], "blocks of 16");
+  EXPECT_EQ(member("rope")["by_length"][1]["mode"], "stream");
+  // Within its window ReRoPE is RoPE; at 16 beyond it, it is not.
+  EXPECT_NE(member("rerope")["by_length"][0]["last"], member("rope")["by_length"][0]["last"]);
+  EXPECT_EQ(member("blocks")["by_length"][0]["bits_per_byte"], member("rope")["by_length"][0]["bits_per_byte"]);
+  EXPECT_TRUE(member("rope")["by_length"][1]["against"].is_number());
+  EXPECT_TRUE(member("blocks")["by_length"][1]["against"].is_null());
+  EXPECT_TRUE(exists("out/slopes/seed-1/checkpoints/last.safetensors"));
+  const std::string page = read("out/report.html"), table = read("out/table.md");
+  for (const char* part : {"a small study", "rectified: the last 8 bytes of each text", "trained in", "holds to"})
+    EXPECT_TRUE(has(page, part)) << part;
+  EXPECT_TRUE(has(table, "--set 'layers.0.branches.0.qk=[{ kind = \"rerope\", window = 8 }]'")) << table;
+
+  // The flag that the table names gives the same figure by hand.
+  const ProgramResult by_hand =
+      run({"eval", "out/rope/seed-1", "--data", "book.txt", "--lengths", "64", "--windows", "4", "--last", "8",
+           "--json", "--set", "layers.0.branches.0.qk=[{ kind = \"rerope\", window = 8 }]"});
+  ASSERT_EQ(by_hand.status, 0) << by_hand.err;
+  const json found = json::parse(by_hand.out)["lengths"][0];
+  EXPECT_EQ(found["bits_per_byte"], member("rerope")["by_length"][1]["bits_per_byte"]);
+  EXPECT_NEAR(found["last_bits_per_byte"], member("rerope")["by_length"][1]["last"].get<double>(), 1e-12);
+
+  // Again: nothing is trained, nothing measured, the same is said; what is added is measured alone.
+  const auto time = [&](const char* file) { return std::filesystem::last_write_time(folder / file); };
+  const auto trained = time("out/rope/seed-1/checkpoints/last.safetensors");
+  const auto measured = time("out/rope/seed-1/examined-rerope.json");
+  write("study.toml", std::string(kStudy) + "[[after]]\nname = \"pressed\"\nmember = \"slopes\"\nmode = \"blocks\"\n");
+  const ProgramResult again = run(words());
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_EQ(time("out/rope/seed-1/checkpoints/last.safetensors"), trained);
+  EXPECT_EQ(time("out/rope/seed-1/examined-rerope.json"), measured);
+  EXPECT_EQ(json::parse(read("out/report.json"))["members"].size(), 5u);
+}
+
+TEST_F(StudyProgram, RefusesBeforeAnythingIsTrained) {
+  const std::string study = kStudy;
+  const auto with = [&](const std::string& text, const std::vector<std::string>& parts, int status = 2,
+                        const std::vector<std::string>& more = {}) {
+    SCOPED_TRACE(parts[0]);
+    write("study.toml", text);
+    expect_refusal(run(words(more)), status, parts);
+  };
+  with(study + "[[after]]\nname = \"far\"\nmember = \"rope\"\nset = { \"layers.0.branches.0.qk\" = [\"ropee\"] }\n",
+       {"study.toml:27:", "did you mean rope?"});
+  with(study + "[[after]]\nname = \"far\"\nmember = \"rope\"\nset = { \"layers.0.branches.0.score\" = [\"kerple\"] }\n",
+       {"study.toml:24:", "parameters of rope", "far with others"});
+  with(study + "[[after]]\nname = \"far\"\nmember = \"roep\"\nmode = \"blocks\"\n", {"study.toml:24:", "did you mean"});
+  with("[study]\nlengths = [512]\nwindows = 9\nsize = \"size.toml\"\n[[members]]\nrecipe = \"rope\"\n",
+       {"[study.windows]", "at most 1", "found 9"}, 1);
+  with("[study]\n[[members]]\nrecipe = \"rope\"\n[train]\ntokns = 3\n", {"study.toml:5:", "did you mean tokens?"});
+  with(study, {"[--prompt]", "study"}, 2, {"--prompt", "It"});
+  write("study.toml", study);
+  expect_refusal(run({"compare", "study.toml", "rope", "--data", "book.txt", "--out", "out"}), 2, {"a study alone"});
+  EXPECT_FALSE(exists("out"));
+}
+
+}  // namespace
+}  // namespace kinfolk
