@@ -99,7 +99,9 @@ void FieldReader::read(const std::string& key, const Value& value, double& field
   } else {
     wrong(key, value, "a number" + (check.says().empty() ? "" : ", " + check.says()));
   }
-  if (!(field >= check.lowest && field <= check.highest)) wrong(key, value, check.says());
+  if (!std::isfinite(field) || field < check.lowest || field > check.highest) {
+    wrong(key, value, check.says().empty() ? "a finite number" : check.says());
+  }
 }
 
 void FieldReader::read(const std::string& key, const Value& value, std::string& field, const Check& check) {

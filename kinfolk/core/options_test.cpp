@@ -10,6 +10,7 @@ namespace {
 struct Sample {
   int64_t heads = 8;
   double rate = 0.5;
+  double gain = 1;
   bool on = false;
   std::string norm = "before";
   std::vector<int64_t> sizes = {1, 2};
@@ -26,6 +27,7 @@ struct Sample {
     visit("words", words, "several words");
     visit("one", one, "a component");
     visit("several", several, "components");
+    visit("gain", gain, "any number");
   }
 };
 
@@ -77,7 +79,7 @@ TEST(Options, NamesStandForTheirValuesInNumberFieldsOnly) {
 TEST(Options, FaultsNameThePlaceWhatWasExpectedAndWhatWasFound) {
   EXPECT_EQ(fault("on = true\nwidnow = 3\n").rfind("t.toml:2:1: [mixer.widnow] expected a known key; found widnow", 0),
             0u);
-  EXPECT_NE(fault("haeds = 3").find("(did you mean heads?); known: heads rate on norm sizes words one several"),
+  EXPECT_NE(fault("haeds = 3").find("(did you mean heads?); known: heads rate on norm sizes words one several gain"),
             std::string::npos);
   EXPECT_EQ(fault("\n heads = 0"), "t.toml:2:2: [mixer.heads] expected at least 1; found 0");
   EXPECT_EQ(fault("heads = \"many\""), "t.toml:1:1: [mixer.heads] expected an integer, at least 1; found \"many\"");
@@ -85,6 +87,7 @@ TEST(Options, FaultsNameThePlaceWhatWasExpectedAndWhatWasFound) {
   EXPECT_EQ(fault("heads = [1]"), "t.toml:1:1: [mixer.heads] expected an integer, at least 1; found a list");
   EXPECT_EQ(fault("rate = 2"), "t.toml:1:1: [mixer.rate] expected 0 to 1; found 2");
   EXPECT_EQ(fault("rate = nan"), "t.toml:1:1: [mixer.rate] expected 0 to 1; found nan");
+  EXPECT_EQ(fault("gain = inf"), "t.toml:1:1: [mixer.gain] expected a finite number; found inf");
   EXPECT_EQ(fault("on = 1"), "t.toml:1:1: [mixer.on] expected true or false; found 1");
   EXPECT_EQ(fault("norm = \"befor\""),
             "t.toml:1:1: [mixer.norm] expected one of before after none (did you mean before?); found \"befor\"");
@@ -115,7 +118,7 @@ TEST(Options, ReservedKeysAreLeftToOthers) {
 
 TEST(Options, EveryFieldIsListedWithItsStandardAndWhatItAccepts) {
   const auto fields = list_fields<Sample>();
-  ASSERT_EQ(fields.size(), 8u);
+  ASSERT_EQ(fields.size(), 9u);
   EXPECT_EQ(
       fields[0].key + "|" + fields[0].type + "|" + fields[0].standard + "|" + fields[0].about + "|" + fields[0].accepts,
       "heads|integer|8|query heads|at least 1");

@@ -176,7 +176,13 @@ std::shared_ptr<Model> Model::make(const Recipe& recipe, const Size& size, uint6
   context.size = size;
   context.like = like.requires_grad(std::nullopt);
   context.generator = at::detail::createCPUGenerator(seed);
-  return std::make_shared<Model>(recipe, context);
+  try {
+    return std::make_shared<Model>(recipe, context);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {  // what a recipe and a size ask for cannot be
+    throw UsageError(error.what());
+  }
 }
 
 Traits Model::traits() const {

@@ -96,6 +96,18 @@ void apply(Value& tree, const std::string& prefix, const Value& settings) {
   }
 }
 
+/// A name of [let] that the recipe does not have would be set and never read.
+void check_name(const Recipe& recipe, const std::string& key) {
+  if (key.rfind("let.", 0) != 0) return;
+  const std::string name = key.substr(4);
+  std::vector<std::string> known;
+  if (const Value* let = recipe.tree.find("let"))
+    for (const auto& [other, value] : *let->as<Value::Table>()) known.push_back(other);
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    refuse("[--set] expected a name in [let] of ", recipe.name, "; found ", name, suggest(name, known));
+  }
+}
+
 }  // namespace
 
 std::string share_folder() {
@@ -157,6 +169,7 @@ void override_recipe(Recipe& recipe, const std::string& assignment) {
     refuse("[--set] expected key=value, such as layers.0.branches.0.window=64; found ", assignment);
   }
   const std::string key = assignment.substr(0, equal);
+  check_name(recipe, key);
   set_path(recipe.tree, key, parse_value(assignment.substr(equal + 1), "--set " + key));
   check_keys(recipe.tree);
 }

@@ -174,6 +174,7 @@ TEST_F(RecipeFile, RepeatsFillTheDepth) {
 
 TEST_F(RecipeFile, OverridesUseTheSameReader) {
   Recipe recipe = load_recipe("window");
+  EXPECT_THROW(override_recipe(recipe, "let.widnow=32"), UsageError);
   override_recipe(recipe, "let.window=32");
   override_recipe(recipe, "layers.0.branches.0.pattern=causal & window(8)");
   override_recipe(recipe, "layers.0.branches.0.qk.0.base=500000.0");
