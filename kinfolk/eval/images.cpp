@@ -43,27 +43,6 @@ ImageGrid grid_of(const Model& model, int64_t rows, int64_t columns) {
   return grid;
 }
 
-Batch image_batch(std::span<const uint8_t> images, const ImageGrid& grid, int64_t levels) {
-  const auto order = grid.order();
-  const auto pixels = static_cast<size_t>(grid.pixels());
-  if (pixels == 0 || images.size() % pixels != 0) {
-    fail("[images] expected whole images of ", pixels, " pixels; found ", images.size(), " pixels");
-  }
-  const std::vector<int64_t> shape = {static_cast<int64_t>(images.size() / pixels), grid.pixels()};
-  const Tensor tokens = at::empty(shape, at::kLong), target = at::empty(shape, at::kLong);
-  auto* token = tokens.data_ptr<int64_t>();
-  auto* next = target.data_ptr<int64_t>();
-  for (size_t begin = 0; begin < images.size(); begin += pixels) {
-    int64_t before = levels;
-    for (const int64_t raster : order) {
-      *token++ = before;
-      *next++ = before = images[begin + static_cast<size_t>(raster)];
-      if (before >= levels) fail("[images] expected levels below ", levels, "; found ", before);
-    }
-  }
-  return {tokens, {{"target", target}}};
-}
-
 ImageScores score_images(Model& model, const Pixels& images, const ImageGrid& grid, int64_t pixels, int64_t lanes,
                          const std::function<void(double)>& progress) {
   if (pixels < 1 || lanes < 1) refuse("[eval.tokens] expected at least 1; found ", std::min(pixels, lanes));

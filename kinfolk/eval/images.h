@@ -2,12 +2,12 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "kinfolk/eval/perplexity.h"
 #include "kinfolk/eval/sampler.h"
+#include "kinfolk/nn/image_batch.h"
 #include "kinfolk/nn/model.h"
 
 namespace kinfolk {
@@ -53,9 +53,5 @@ struct DrawOptions {
 /// that is given is read when its place in the layout of the member comes. Members that do not stream read all pixels
 /// again for each.
 Pixels draw_images(Model& model, const ImageGrid& grid, const DrawOptions& options);
-
-/// [lanes, pixels] tokens behind the start token, and [lanes, pixels] levels, of images[from, from + lanes) in this
-/// layout.
-Batch image_batch(std::span<const uint8_t> images, const ImageGrid& grid, int64_t levels);
 
 }  // namespace kinfolk

@@ -49,7 +49,7 @@ class ImageRows : public Source {
 
   const Text& text_;
   ImageForm form_;
-  std::vector<int64_t> layout_;
+  ImageGrid grid_;
   int64_t lanes_, count_;
   bool shuffled_;
   mutable int64_t pass_ = -1;  // whose permutation `permutation_` is
