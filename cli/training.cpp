@@ -8,6 +8,7 @@
 #include "kinfolk/core/errors.h"
 #include "kinfolk/nn/model.h"
 #include "kinfolk/train/data/images.h"
+#include "kinfolk/train/data/recall.h"
 #include "kinfolk/train/run_log.h"
 
 namespace kinfolk {
@@ -30,7 +31,8 @@ void TrainingFlags::add_to(CLI::App& command) {
       .add_option(
           "--data", data,
           "File or folder to learn from: any bytes, text or not; or images, a .safetensors file with the tensor "
-          "images U8 [N, rows, columns] or a folder with train.safetensors and valid.safetensors")
+          "images U8 [N, rows, columns] or a folder with train.safetensors and valid.safetensors; or a task that is "
+          "drawn, such as recall:mqar,pairs=8,length=64 (recall:selective_copy, recall:induction)")
       ->required()
       ->type_name("PATH");
   command
@@ -45,6 +47,11 @@ void TrainingFlags::add_to(CLI::App& command) {
   command
       .add_option("--budget", budget, "Trainable parameters, such as 10M: the width is solved to meet it within 1 %")
       ->type_name("NUMBER");
+  command
+      .add_option("--state-budget", state_budget,
+                  "Bytes of state of one lane, such as 64Ki, met within 10 % by the option that decides them: heads, "
+                  "states of a channel, or the window")
+      ->type_name("BYTES");
   add_set(command, sets,
           "Changes a setting of the recipe, such as let.window=64 (see kinfolk describe); may be repeated");
   for (const auto& field : list_fields<TrainSettings>()) {
@@ -104,13 +111,24 @@ std::string TrainingFlags::budget_words(const Recipe& recipe, const Size& member
   return text(human_count(static_cast<double>(s.tokens)), " tokens each");
 }
 
+void meet_state_budget(Recipe& recipe, Size& size, const TrainingFlags& flags, const std::string& budget) {
+  if (flags.state_budget.empty()) return;
+  const int64_t bytes = parse_count(flags.state_budget, "--state-budget", 1);
+  recipe = solve_state_budget(recipe, size, bytes);
+  if (budget.empty()) return;
+  // The option may change the parameters a little, and then the width the state.
+  size = solve_budget(recipe, size, parse_count(budget, "--budget", 1));
+  recipe = solve_state_budget(recipe, size, bytes);
+}
+
 std::pair<Recipe, Size> resolve_for(const Corpus& corpus, const std::string& recipe, const TrainingFlags& flags) {
-  const bool images = corpus.images.any();
-  auto out = resolve(recipe, flags.size, flags.sets, images ? "" : flags.budget);
-  out.second = size_for(out.second, corpus.images);
-  if (images && !flags.budget.empty()) {
+  const bool decides = corpus.images.any() || corpus.recall.any();  // of the sizes
+  auto out = resolve(recipe, flags.size, flags.sets, decides ? "" : flags.budget);
+  out.second = size_for(size_for(out.second, corpus.images), corpus.recall);
+  if (decides && !flags.budget.empty()) {
     out.second = solve_budget(out.first, out.second, parse_count(flags.budget, "--budget", 1));
   }
+  meet_state_budget(out.first, out.second, flags, flags.budget);
   return out;
 }
 
@@ -134,7 +152,9 @@ RunSummary train_member(const Recipe& recipe, const Size& size, const Corpus& co
   RunSummary out;
   for (const auto& row : read_log((fs::path(flags.out) / "log.jsonl").string()))
     if (!row.validation) out.curve.push_back({static_cast<double>(row.tokens), row.seconds, row.bits});
-  if (!result.validations.empty()) out.valid_bits = result.validations.back().bits;
+  if (!result.validations.empty()) {
+    out.valid_bits = result.validations.back().bits, out.accuracy = result.validations.back().accuracy;
+  }
   out.parameters = result.parameters;
   out.tokens = result.record.point.tokens;
   out.steps = result.record.point.step;
@@ -179,6 +199,7 @@ void add_train(CLI::App& app, int& status) {
                 human_count(static_cast<double>(run.parameters)).c_str(),
                 human_count(static_cast<double>(run.tokens)).c_str(), run.seconds);
     if (std::isfinite(run.valid_bits)) std::printf(", %.4f bits per %s held out", run.valid_bits, corpus.unit());
+    if (std::isfinite(run.accuracy)) std::printf(", %.4f of them right", run.accuracy);
     std::printf("\n%s\n", fs::absolute(training.out).lexically_normal().string().c_str());
     if (run.interrupted) std::cerr << "stopped and saved; the same command with --resume auto goes on from here\n";
   });

@@ -17,7 +17,7 @@ class App;
 namespace kinfolk {
 
 struct TrainingFlags {
-  std::string data, valid, out, size = "tiny", budget;
+  std::string data, valid, out, size = "tiny", budget, state_budget;
   std::vector<std::string> sets;
   std::map<std::string, std::string> settings;  ///< by key of TrainSettings, as typed
   int64_t seed_offset = 0;                      ///< compare: added to the seed
@@ -36,6 +36,7 @@ struct RunSummary {
   };
   std::vector<Point> curve;                                      ///< of the training text, as logged
   double valid_bits = std::numeric_limits<double>::quiet_NaN();  ///< the last validation's bits per byte
+  double accuracy = std::numeric_limits<double>::quiet_NaN();    ///< of a task, the last validation's
   int64_t parameters = 0, tokens = 0, steps = 0;
   double seconds = 0, work = 0, tokens_per_second = 0;
   std::string state_note, warning;
@@ -43,8 +44,13 @@ struct RunSummary {
   int exit_status = 0;
 };
 
-/// `resolve` of a recipe that is to learn this corpus: images decide the vocabulary and the context of the size.
+/// `resolve` of a recipe that is to learn this corpus: images and tasks decide the vocabulary and the context of the
+/// size.
 std::pair<Recipe, Size> resolve_for(const Corpus& corpus, const std::string& recipe, const TrainingFlags& flags);
+
+/// Turns the option that decides the bytes of the member's state, until they and `budget` parameters (none when "") are
+/// met; does nothing without --state-budget.
+void meet_state_budget(Recipe& recipe, Size& size, const TrainingFlags& flags, const std::string& budget);
 
 /// Refuses what `train_member` would refuse, without training or writing anything.
 void check_plan(const Recipe& recipe, const Size& size, const Corpus& corpus, const TrainingFlags& flags);

@@ -2,6 +2,7 @@
 
 #include "kinfolk/ops/scan_decay.h"
 #include "kinfolk/ops/scan_delta.h"
+#include "kinfolk/ops/scan_elementwise.h"
 #include "kinfolk/ops/scan_selective.h"
 #include "kinfolk/ops/short_conv.h"
 
@@ -28,6 +29,36 @@ DecayScan decay_of(const Tensors& in) {
   scan.scale = kScale;
   if (in.size() > 3) scan.gate.key = in[3], scan.gate.log = true;
   return scan;
+}
+
+/// Decays of value channels, and with `keys` of key channels too: a gate of rank one.
+Tensors value_gate_inputs(int64_t length, bool keys) {
+  Tensors in{heads(length), heads(length), heads(length), decays({1, kHeads, length, kWidth})};
+  if (keys) in.push_back(decays({1, kHeads, length, kWidth}));
+  return in;
+}
+DecayScan value_gate_of(const Tensors& in, bool plain = false) {
+  DecayScan scan{in[0], in[1], in[2]};
+  scan.scale = kScale, scan.plain = plain;
+  scan.gate.value = in[3], scan.gate.log = true;
+  if (in.size() > 4) scan.gate.key = in[4];
+  return scan;
+}
+
+Tensors element_inputs(int64_t length) { return {at::randn({1, length, kChannels}), at::rand({1, length, kChannels})}; }
+ElementScan element_of(const Tensors& in, bool plain = false) {
+  ElementScan scan{in[0], in[1]};
+  scan.plain = plain;
+  return scan;
+}
+Tensor element_steps(const Tensors& in) {
+  Tensors out;
+  Tensor h = at::zeros({1, kChannels}, in[0].options());
+  for (int64_t t = 0; t < in[0].size(1); t++) {
+    h = in[1].select(1, t) * h + in[0].select(1, t);
+    out.push_back(h);
+  }
+  return at::stack(out, 1);
 }
 
 /// A good plain form of one decay a token or less: one loop over chunks, everything else in products of all chunks and
@@ -119,6 +150,24 @@ const std::vector<ScanKind>& scan_kinds() {
       }
       out.push_back(kind);
     }
+    for (const bool keys : {false, true}) {
+      ScanKind kind;
+      kind.name = keys ? "scan_decay, rank one" : "scan_decay, by value channel";
+      kind.inputs = [keys](int64_t length) { return value_gate_inputs(length, keys); };
+      kind.ours = [](const Tensors& in) { return scan_decay(value_gate_of(in), kChunk).out; };
+      kind.plain = [](const Tensors& in) { return scan_decay(value_gate_of(in, true), kChunk).out; };
+      kind.steps = [](const Tensors& in) { return scan_decay_steps(value_gate_of(in)).out; };
+      kind.plain_name = "torch, in chunks", kind.attention = Goal{15};
+      kind.plain_forward = Goal{2.5}, kind.plain_both = Goal{5};
+      out.push_back(kind);
+    }
+    ScanKind elements{"scan_elementwise",
+                      element_inputs,
+                      [](const Tensors& in) { return scan_elementwise(element_of(in)).out; },
+                      [](const Tensors& in) { return scan_elementwise(element_of(in, true)).out; },
+                      element_steps,
+                      "torch, in chunks"};
+    out.push_back(elements);
     for (const bool gated : {false, true}) {
       ScanKind kind;
       kind.name = gated ? "scan_delta, gated" : "scan_delta";

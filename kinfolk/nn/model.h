@@ -62,4 +62,13 @@ class Model : public torch::nn::Module {
 /// 1 %. Depth and heads stay. Throws Error when it cannot.
 Size solve_budget(const Recipe& recipe, Size size, int64_t parameters);
 
+/// Bytes that one lane carries once its state has stopped growing. Refuses a member that does not stream, or whose
+/// state grows with the text.
+int64_t settled_state_bytes(const Recipe& recipe, const Size& size);
+
+/// The recipe with the one option turned that decides the bytes of its state (Branch::state_knob; for attention over a
+/// window the recipe's let.window or let.memory), so that a lane carries `bytes` within 10 %. Throws Error with the
+/// nearest reach when it cannot, or a sentence for a member without such an option.
+Recipe solve_state_budget(Recipe recipe, const Size& size, int64_t bytes);
+
 }  // namespace kinfolk

@@ -41,7 +41,10 @@ double ConvStream::flops(int64_t length) const {
 Tensor ConvStream::forward(const Tensor& x, const Pass& pass, State* state) const {
   const Tensor in = project_->forward(x);
   if (!taps_.defined()) return at::silu(in);
-  const ShortConved done = short_conv({in, taps_, {}, carried(state, past_), true, lanes_of(pass)});
+  const bool reuse = owned(state, past_);
+  ShortConv conv{in, taps_, {}, carried(state, past_), true, lanes_of(pass)};
+  conv.reuse = reuse;
+  const ShortConved done = short_conv(conv);
   if (state && taps_.size(1) > 1) state->tensors[past_] = done.state;
   return done.out;
 }

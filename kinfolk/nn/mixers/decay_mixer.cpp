@@ -60,6 +60,7 @@ Tensor DecayMixer::forward(const Tensor& given, Pass& pass, State* state) {
   const Streams in = streams(x, pass, state);
   DecayScan scan{to_heads(q_->forward(in.q), heads_), to_heads(k_->forward(in.k), heads_),
                  to_heads(v_->forward(in.v), heads_)};
+  scan.reuse = owned(state, kState);
   scan.state = carried(state, kState);
   scan.scale = shape_.scale;
   scan.lanes = lanes_of(pass);

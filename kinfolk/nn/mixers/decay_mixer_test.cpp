@@ -19,7 +19,7 @@ using reference::Tensors;
 
 std::shared_ptr<Branch> make(const std::string& name, const Context& context) {
   const auto with = [&](auto options, auto made) -> std::shared_ptr<Branch> {
-    options.chunk = 16;
+    if constexpr (requires { options.chunk; }) options.chunk = 16;
     return std::make_shared<typename decltype(made)::element_type>(options, context);
   };
   if (name == "gated_retention") return with(GatedRetention::Options{}, std::shared_ptr<GatedRetention>());

@@ -44,6 +44,7 @@ Tensor Delta::forward(const Tensor& given, Pass& pass, State* state) {
   if (options_.negative) beta = beta * 2;
   const auto stream = [&](int i) { return to_heads(streams_[i].forward(x, pass, state), heads_); };  // [B, H, L, d]
   DeltaScan scan{unit_rows(stream(0)), unit_rows(stream(1)), stream(2), beta};
+  scan.reuse = owned(state, kState);
   scan.state = carried(state, kState);
   scan.scale = options_.scale;
   scan.lanes = lanes_of(pass);

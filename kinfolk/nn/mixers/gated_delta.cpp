@@ -49,6 +49,7 @@ Tensor GatedDelta::forward(const Tensor& given, Pass& pass, State* state) {
   DeltaScan scan{unit_rows(stream(0)), unit_rows(stream(1)), stream(2), beta};
   const Tensor wide = decay_->forward(x).to(rate_log_.scalar_type());
   scan.log_decay = -(rate_log_.exp() * at::softplus(wide + step_bias_)).transpose(1, 2);
+  scan.reuse = owned(state, kState);
   scan.state = carried(state, kState);
   scan.scale = options_.scale;
   scan.lanes = lanes_of(pass);

@@ -40,6 +40,7 @@ class GatedDelta : public Branch {
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
+  StateKnob state_knob() const override { return {"heads", true}; }
 
  private:
   Options options_;

@@ -22,6 +22,12 @@ Tensor carried(const State* state, const std::string& name) {
   return found == state->tensors.end() ? Tensor() : found->second;
 }
 
+bool owned(const State* state, const std::string& name) {
+  if (!state || at::GradMode::is_enabled()) return false;
+  const auto found = state->tensors.find(name);
+  return found != state->tensors.end() && found->second.use_count() == 1 && found->second.storage().use_count() == 1;
+}
+
 at::TensorOptions state_options(at::TensorOptions like) {
   const bool wide = like.has_dtype() && c10::typeMetaToScalarType(like.dtype()) == at::kDouble;
   return like.dtype(wide ? at::kDouble : at::kFloat).requires_grad(false);

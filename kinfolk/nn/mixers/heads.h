@@ -17,6 +17,9 @@ Tensor from_heads(const Tensor& x);
 inline ScanLanes lanes_of(const Pass& pass) { return {pass.valid, pass.first}; }
 /// The named tensor of a state; undefined without a state, or before it has one.
 Tensor carried(const State* state, const std::string& name);
+/// Whether a call may write the new state into the named tensor: no gradient is wanted, and nobody else holds it or a
+/// view of it. To be asked before `carried`, which holds it.
+bool owned(const State* state, const std::string& name);
 /// Options of a zero state: float32, or double for double models.
 at::TensorOptions state_options(at::TensorOptions like);
 

@@ -2,11 +2,11 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/nn/mixers/heads.h"
-#include "kinfolk/ops/scan_decay.h"
+#include "kinfolk/ops/scan_elementwise.h"
 
 namespace kinfolk {
 
-Hgrn::Hgrn(const Options& options, const Context& context) : width_(context.size.width), chunk_(options.chunk) {
+Hgrn::Hgrn(const Options& options, const Context& context) : width_(context.size.width) {
   in_ = register_module("in", std::make_shared<Linear>(context, width_, width_, false));
   decay_ = register_module("decay", std::make_shared<Linear>(context, width_, width_));
   swish_ = register_module("swish", std::make_shared<Linear>(context, width_, width_, false));
@@ -39,25 +39,16 @@ Tensor Hgrn::forward(const Tensor& given, Pass& pass, State* state) {
   const Tensor lower = at::sigmoid(lower_);
   const Tensor f = lower + (1 - lower) * at::sigmoid(decay_->forward(x));
   const Tensor u = (1 - f) * at::silu(in_->forward(x));
-  // A scan with one key channel that always holds 1.
-  const Tensor one = at::ones({1, 1, 1, 1}, u.options()).expand({x.size(0), 1, x.size(1), 1});
-  DecayScan scan{one, one, u.unsqueeze(1)};
-  scan.gate.value = f.unsqueeze(1);
-  if (const Tensor held = carried(state, kState); held.defined()) scan.state = held.view({-1, 1, 1, width_});
+  const bool reuse = owned(state, kState);
+  ElementScan scan{u, f, carried(state, kState)};
   scan.lanes = lanes_of(pass);
-  const int64_t length = x.size(1);
-  const Form form = choose_form(pass, length, state != nullptr, chunk_);
-  const DecayScanned done = form == Form::step
-                                ? scan_decay_steps(scan)
-                                : scan_decay(scan, form == Form::parallel ? std::max<int64_t>(length, 1) : chunk_);
-  if (state) state->tensors[kState] = done.state.flatten(1);
-  const Tensor h = done.out.squeeze(1);  // [B, L, D]
-  return mask_invalid(out_->forward((norm_ ? norm_->forward(h) : h) * at::silu(swish_->forward(x))), pass);
+  scan.reuse = reuse;
+  const ElementScanned done = scan_elementwise(scan);
+  if (state) state->tensors[kState] = done.state;
+  const Tensor h = norm_ ? norm_->forward(done.out) : done.out;  // [B, L, D]
+  return mask_invalid(out_->forward(h * at::silu(swish_->forward(x))), pass);
 }
 
-std::string Hgrn::explain() const {
-  return text("one decay a token and channel, scan_decay in chunks of ", std::min<int64_t>(16, chunk_),
-              ", torch operators, since a kernel has no decays of value channels; step by step with a state");
-}
+std::string Hgrn::explain() const { return "scan_elementwise"; }
 
 }  // namespace kinfolk

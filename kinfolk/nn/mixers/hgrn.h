@@ -15,11 +15,9 @@ class Hgrn : public Branch {
  public:
   struct Options {
     std::string output_norm = "rms";
-    int64_t chunk = 64;
     template <class V>
     void fields(V&& visit) {
       visit("output_norm", output_norm, "of the state that is read", one_of({"none", "rms", "layer"}));
-      visit("chunk", chunk, "tokens computed at once between two states", at_least(1));
     }
   };
   static constexpr auto kState = "state";
@@ -30,9 +28,10 @@ class Hgrn : public Branch {
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
+  StateKnob state_knob() const override { return {"", false, "its state is as wide as the model"}; }
 
  private:
-  int64_t width_, chunk_;
+  int64_t width_;
   Tensor lower_;
   std::shared_ptr<Linear> in_, decay_, swish_, out_;
   std::shared_ptr<Norm> norm_;

@@ -48,6 +48,7 @@ Tensor LinearAttention::forward(const Tensor& given, Pass& pass, State* state) {
   const Tensor x = mask_invalid(given, pass);  // [B, L, D]
   DecayScan scan{feature(options_.feature, to_heads(q_->forward(x), heads_)),
                  feature(options_.feature, to_heads(k_->forward(x), heads_)), to_heads(v_->forward(x), heads_)};
+  scan.reuse = owned(state, kState) && (!options_.normalise || owned(state, kSum));
   scan.state = carried(state, kState);
   scan.sum = carried(state, kSum);
   scan.scale = options_.scale;

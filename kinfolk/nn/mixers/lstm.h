@@ -28,6 +28,7 @@ class Lstm : public Branch {
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
+  StateKnob state_knob() const override { return {"hidden"}; }
 
   Tensor weight_ih, weight_hh, bias_ih, bias_hh;
 

@@ -50,8 +50,10 @@ double Mamba::flops(int64_t length, int64_t) const {
 
 Tensor Mamba::forward(const Tensor& given, Pass& pass, State* state) {
   const Tensor both = in_->forward(mask_invalid(given, pass));  // [B, L, 2 E]
-  const ShortConved conv =
-      short_conv({both.narrow(-1, 0, channels_), conv_, conv_bias_, carried(state, kPast), true, lanes_of(pass)});
+  const bool moves_on = owned(state, kPast);
+  ShortConv stream{both.narrow(-1, 0, channels_), conv_, conv_bias_, carried(state, kPast), true, lanes_of(pass)};
+  stream.reuse = moves_on;
+  const ShortConved conv = short_conv(stream);
   const Tensor chosen = select_->forward(conv.out);  // [B, L, R + 2 N]
   const int64_t N = options_.states;
   SelectiveScan scan{conv.out, at::linear(chosen.narrow(-1, 0, rank_), step_->weight), -a_log_.exp(),
@@ -59,6 +61,7 @@ Tensor Mamba::forward(const Tensor& given, Pass& pass, State* state) {
   scan.skip = skip_;
   scan.z = both.narrow(-1, channels_, channels_);
   scan.bias = step_->bias;
+  scan.reuse = owned(state, kState);
   scan.state = carried(state, kState);
   scan.zoh = options_.discretisation == "zoh";
   scan.lanes = lanes_of(pass);

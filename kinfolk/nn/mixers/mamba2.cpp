@@ -58,8 +58,10 @@ double Mamba2::flops(int64_t length, int64_t) const {
 Tensor Mamba2::forward(const Tensor& given, Pass& pass, State* state) {
   const int64_t E = channels_, N = options_.states, G = options_.groups;
   const Tensor all = in_->forward(mask_invalid(given, pass));  // [B, L, 2 E + 2 G N + H]
-  const ShortConved conv =
-      short_conv({all.narrow(-1, E, mixed_), conv_, conv_bias_, carried(state, kPast), true, lanes_of(pass)});
+  const bool moves_on = owned(state, kPast);
+  ShortConv stream{all.narrow(-1, E, mixed_), conv_, conv_bias_, carried(state, kPast), true, lanes_of(pass)};
+  stream.reuse = moves_on;
+  const ShortConved conv = short_conv(stream);
   const Tensor x = to_heads(conv.out.narrow(-1, 0, E), heads_);  // [B, H, L, P]
   const auto shared = [&](int64_t from) {                        // [B, H, L, N]
     const Tensor groups = conv.out.narrow(-1, from, G * N).unflatten(-1, {G, N}).transpose(1, 2);
@@ -70,6 +72,7 @@ Tensor Mamba2::forward(const Tensor& given, Pass& pass, State* state) {
   DecayScan scan{shared(E + G * N), shared(E), x * step.unsqueeze(-1).to(x.scalar_type())};
   scan.gate.key = step * -rate_log_.exp().unsqueeze(-1);
   scan.gate.log = true;
+  scan.reuse = owned(state, kState);
   scan.state = carried(state, kState);
   scan.lanes = lanes_of(pass);
   const int64_t length = x.size(2);

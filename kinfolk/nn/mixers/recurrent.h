@@ -33,6 +33,7 @@ class Recurrent : public Branch {
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
+  StateKnob state_knob() const override { return {"", false, "its state is as wide as the model"}; }
 
  private:
   std::string kind_;

@@ -25,9 +25,10 @@ void Reflection::prepare(DecayScan& scan, const Tensor& x, Pass&) {
 }
 
 std::string Reflection::explain() const {
-  return text(
-      "a gate of rank one, scan_decay in chunks of at most 16, torch operators, since a kernel has no decays of ",
-      "value channels; step by step with a state");
+  const at::ScalarType type = q_->weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const std::string why = why_not_fused_decay(keys_, values_, type);
+  return text("a gate of rank one, scan_decay ",
+              why.empty() ? "token by token, fused" : "in chunks of at most 16, torch operators, since " + why);
 }
 
 }  // namespace kinfolk

@@ -2,7 +2,7 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/nn/mixers/heads.h"
-#include "kinfolk/ops/scan_decay.h"
+#include "kinfolk/ops/scan_elementwise.h"
 #include "kinfolk/ops/short_conv.h"
 
 namespace kinfolk {
@@ -58,34 +58,27 @@ Tensor RgLru::recur(const Tensor& x, Pass& pass, State* state) const {
   // 1 - a^2 without cancellation; the slope of its root has no bound at a = 1.
   const Tensor root = (-at::expm1(2 * log_a)).clamp_min(1e-30).sqrt();
   const Tensor u = root * gate(input_gate_, input_bias_) * x;
-  // A scan with one key channel that always holds 1.
-  const Tensor one = at::ones({1, 1, 1, 1}, u.options()).expand({x.size(0), 1, x.size(1), 1});
-  DecayScan scan{one, one, u.unsqueeze(1)};
-  scan.gate.value = log_a.unsqueeze(1);
-  scan.gate.log = true;
-  if (const Tensor held = carried(state, kState); held.defined()) scan.state = held.view({-1, 1, 1, width_});
+  const bool reuse = owned(state, kState);
+  ElementScan scan{u, log_a, carried(state, kState)};
+  scan.log = true;
   scan.lanes = lanes_of(pass);
-  const int64_t length = x.size(1);
-  const Form form = choose_form(pass, length, state != nullptr, options_.chunk);
-  const DecayScanned done =
-      form == Form::step ? scan_decay_steps(scan)
-                         : scan_decay(scan, form == Form::parallel ? std::max<int64_t>(length, 1) : options_.chunk);
-  if (state) state->tensors[kState] = done.state.flatten(1);
-  return done.out.squeeze(1);  // [B, L, D]
+  scan.reuse = reuse;
+  const ElementScanned done = scan_elementwise(scan);
+  if (state) state->tensors[kState] = done.state;
+  return done.out;  // [B, L, D]
 }
 
 Tensor RgLru::forward(const Tensor& given, Pass& pass, State* state) {
   const Tensor x = mask_invalid(given, pass);  // [B, L, D]
-  const ShortConved conv =
-      short_conv({in_->forward(x), conv_, conv_bias_, carried(state, kPast), false, lanes_of(pass)});
+  const bool reuse = owned(state, kPast);
+  ShortConv stream{in_->forward(x), conv_, conv_bias_, carried(state, kPast), false, lanes_of(pass)};
+  stream.reuse = reuse;
+  const ShortConved conv = short_conv(stream);
   if (state && options_.conv > 1) state->tensors[kPast] = conv.state;
   const Tensor h = recur(conv.out, pass, state);
   return mask_invalid(out_->forward(h * at::gelu(gate_->forward(x), "tanh")), pass);
 }
 
-std::string RgLru::explain() const {
-  return text("short_conv, and scan_decay with a decay a token and channel in chunks of ",
-              std::min<int64_t>(16, options_.chunk), "; step by step with a state");
-}
+std::string RgLru::explain() const { return "short_conv, scan_elementwise"; }
 
 }  // namespace kinfolk

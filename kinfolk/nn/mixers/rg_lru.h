@@ -19,13 +19,11 @@ class RgLru : public Branch {
     int64_t blocks = 0;
     int64_t conv = 4;
     double c = 8;
-    int64_t chunk = 16;
     template <class V>
     void fields(V&& visit) {
       visit("blocks", blocks, "blocks of the gates' matrices; 0: the heads of the size", at_least(0));
       visit("conv", conv, "taps of the short convolution", at_least(1));
       visit("c", c, "the decay's exponent at an open gate", at_least(0));
-      visit("chunk", chunk, "tokens computed at once between two states", at_least(1));
     }
   };
   static constexpr auto kState = "state";
@@ -37,6 +35,7 @@ class RgLru : public Branch {
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
+  StateKnob state_knob() const override { return {"", false, "its state is as wide as the model"}; }
 
   /// h_t of x [B, L, D] from the carried state.
   Tensor recur(const Tensor& x, Pass& pass, State* state) const;
