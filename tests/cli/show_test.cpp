@@ -60,6 +60,51 @@ TEST_F(Show, Draw) {
   EXPECT_EQ(read("x.svg").rfind("<svg", 0), 0u);
 }
 
+TEST_F(Show, DrawSeveralHeads) {
+  const std::string two = out({"draw", "causal & window(2)", "causal", "--length", "4"});
+  for (const char* part : {"1  head 0: causal & window(2)\n", "2  head 1: causal\n", "3  ..##   3  ####\n"})
+    EXPECT_TRUE(has(two, part)) << two;
+  EXPECT_EQ(out({"draw", "causal & window(2)", "causal", "--length", "4", "--svg", "two.svg"}), "");
+  const std::string page = read("two.svg");
+  size_t pictures = 0;
+  for (size_t at = page.find("<svg"); at != std::string::npos; at = page.find("<svg", at + 1)) ++pictures;
+  EXPECT_EQ(pictures, 3u) << page.substr(0, 400);  // the page, and one in it for each head
+}
+
+TEST_F(Show, DrawARecipe) {
+  const std::string heads = out({"draw", "blockwise", "--length", "8"});
+  for (const char* part : {"blocks(4, 8, 0)", "blocks(4, 8, -1)", "heads 0", "7  ......##   7  ....##.."})
+    EXPECT_TRUE(has(heads, part)) << heads;
+  const std::string layers = out({"draw", "hwfa", "--set", "let.window=2", "--length", "6"});
+  for (const char* part : {"layers 0-", "causal & window(2)", "layer ", "5  ....##   5  ######"})
+    EXPECT_TRUE(has(layers, part)) << layers;
+  // Without a length, one that shows the pattern.
+  const std::string wide = out({"draw", "window"});
+  EXPECT_TRUE(has(wide, "a character is") && has(wide, "+")) << wide;
+}
+
+TEST_F(Show, DrawFacts) {
+  const std::string given = out({"draw", "prefix(@prefix) | causal", "--length", "5", "--prefix", "3"});
+  for (const char* part : {"with prefix 3", "0  ###..", "3  ####."}) EXPECT_TRUE(has(given, part)) << given;
+  EXPECT_TRUE(has(out({"draw", "prefix_lm"}), "with prefix 8"));
+  const std::string global =
+      out({"draw", "causal & (window(1) | global(@global))", "--length", "5", "--global", "0,3"});
+  for (const char* part : {"with global 0 3", "2  #.#..", "3  ####.", "4  #..##"})
+    EXPECT_TRUE(has(global, part)) << global;
+  const std::string apart = out({"draw", "causal", "--length", "5", "--documents", "2"});
+  for (const char* part : {"1  ##...", "2  ..#..", "4  ..###"}) EXPECT_TRUE(has(apart, part)) << apart;
+  const std::string memory = out({"draw", "memory", "prefix_lm", "--length", "5", "--prefix", "3"});
+  EXPECT_TRUE(has(memory, "0  ###..")) << memory;
+}
+
+TEST_F(Show, DrawTheMemoryOfEachKind) {
+  const std::string segment = out({"draw", "memory", "transformer_xl", "--length", "9"});
+  // Segments of 3 that remember 3.
+  for (const char* part :
+       {"drawn small: segment = 3, memory = 3", "2  ###......", "3  ####.....", "6  ...####..", "8  ...######"})
+    EXPECT_TRUE(has(segment, part)) << segment;
+}
+
 TEST_F(Show, CheckAndBench) {
   const std::string laws = out({"check", "window"});
   EXPECT_TRUE(has(laws, "window ") && has(laws, "laws hold")) << laws;
