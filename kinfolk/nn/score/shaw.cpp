@@ -28,9 +28,9 @@ std::optional<QueryTable> Shaw::by_query(const Tensor& q_raw, int64_t nearest, i
 
 std::optional<DistanceValues> Shaw::adds_to_values() {
   if (!wv.defined()) return {};
-  // By distance, nearest first; a causal branch meets no future. Not by flip: a model on meta is built too.
-  const Tensor order = at::arange(causal_ ? clip_ : 2 * clip_, -1, -1, wv.options().dtype(at::kLong));
-  return DistanceValues{wv.index_select(0, order), causal_ ? 0 : -clip_};
+  // By distance, nearest first; a causal branch meets no future. A meta tensor has a shape alone, and no order.
+  const Tensor met = causal_ ? wv.narrow(0, 0, clip_ + 1) : wv;
+  return DistanceValues{met.is_meta() ? met : met.flip(0), causal_ ? 0 : -clip_};
 }
 
 }  // namespace kinfolk
