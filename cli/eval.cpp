@@ -1,16 +1,19 @@
 // eval: bits per byte of held-out text by length and by position.
+#include <cstring>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/recall.h"
 #include "cli/store.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/eval/images.h"
 #include "kinfolk/eval/perplexity.h"
 #include "kinfolk/train/checkpoint.h"
 #include "kinfolk/train/data/images.h"
+#include "kinfolk/train/data/recall.h"
 #include "kinfolk/train/progress.h"
 
 namespace kinfolk {
@@ -18,10 +21,10 @@ namespace {
 
 struct EvalFlags {
   std::string run, data, lengths, mode = "auto", checkpoint = "last", store;
-  int64_t tokens = 0, chunk = 512;
+  int64_t tokens = 0, chunk = 512, windows = 0, last = 0;
   std::vector<std::string> sets;
   bool json = false, whole = false;
-  std::vector<const CLI::Option*> of_text;  ///< options that images leave without effect
+  std::vector<const CLI::Option*> of_text, of_task;  ///< options that images, and tasks, leave without effect
 };
 
 /// 1, 2, 4 and 8 times the trained length, as far as the text goes.
@@ -47,6 +50,11 @@ void print_json(const Scores& scores) {
                               {"tokens_per_second", s.tokens_per_second},
                               {"state_bytes", s.state_bytes},
                               {"peak_growth_bytes", s.peak_growth}});
+    if (!s.last_bits.empty()) {
+      const auto [mean, error] = mean_and_error(s.last_bits);
+      out["lengths"].back()["last_bits_per_byte"] = mean;
+      out["lengths"].back()["last_error"] = error;
+    }
   }
   for (const auto& p : scores.positions) {
     out["positions"].push_back({{"from", p.from}, {"to", p.to}, {"bits_per_byte", p.bits}, {"error", p.error}});
@@ -62,11 +70,21 @@ std::string error_text(double error) {
 }
 
 void print_table(const Scores& scores) {
-  std::printf("%9s %9s %9s %10s %12s %12s  %s\n", "length", "bits/byte", "+-", "bytes", "bytes/s", "state", "mode");
+  const bool last = !scores.lengths.front().last_bits.empty();
+  const auto ends = [&](const char* bits, const std::string& error) {
+    return last ? text(std::string(10 - std::min<size_t>(10, std::strlen(bits)), ' '), bits,
+                       std::string(10 - std::min<size_t>(10, error.size()), ' '), error)
+                : "";
+  };
+  std::printf("%9s %9s %9s%s %10s %12s %12s  %s\n", "length", "bits/byte", "+-", ends("last", "+-").c_str(), "bytes",
+              "bytes/s", "state", "mode");
   for (const auto& s : scores.lengths) {
-    std::printf("%9lld %9.4f %9s %10lld %12.0f %12s  %s\n", static_cast<long long>(s.length), s.bits,
-                error_text(s.error).c_str(), static_cast<long long>(s.tokens), s.tokens_per_second,
-                human_bytes(static_cast<double>(s.state_bytes)).c_str(), s.mode.c_str());
+    const auto [mean, error] = last ? mean_and_error(s.last_bits) : std::pair(0.0, 0.0);
+    char bits[32];
+    std::snprintf(bits, sizeof bits, "%.4f", mean);
+    std::printf("%9lld %9.4f %9s%s %10lld %12.0f %12s  %s\n", static_cast<long long>(s.length), s.bits,
+                error_text(s.error).c_str(), ends(bits, error_text(error)).c_str(), static_cast<long long>(s.tokens),
+                s.tokens_per_second, human_bytes(static_cast<double>(s.state_bytes)).c_str(), s.mode.c_str());
   }
   std::printf("\n%9s %9s %9s %9s   of the longest\n", "from", "to", "bits/byte", "+-");
   for (const auto& p : scores.positions) {
@@ -122,7 +140,14 @@ void eval_images(const EvalFlags& flags) {
 
 void run_eval(const EvalFlags& flags) {
   if (holds_images(flags.data)) return eval_images(flags);
+  if (holds_recall(flags.data)) {
+    for (const auto* option : flags.of_task)
+      if (option->count() > 0) refuse("[--", option->get_lnames().at(0), "] expected none for a task; found it");
+    return eval_recall(checkpoint_file(flags.run, flags.checkpoint), flags.data, flags.tokens, flags.sets, flags.json);
+  }
   ScoreOptions options;
+  options.windows = flags.windows, options.last = flags.last;
+  if (flags.windows > 0 && flags.tokens > 0) refuse("[eval] expected one of --windows and --tokens; found both");
   if (!flags.lengths.empty()) options.lengths = parse_counts(flags.lengths, "--lengths");
   const std::string file = checkpoint_file(flags.run, flags.checkpoint);
   const Bytes text = flags.whole ? read_text(flags.data).bytes : read_corpus(flags.data).valid.bytes;
@@ -158,8 +183,9 @@ void add_eval(CLI::App& app, int&) {
       ->required()
       ->type_name("");
   command
-      ->add_option("--data", flags->data,
-                   "File or folder, any bytes, or images as for train; the part of it that train holds out is scored")
+      ->add_option(
+          "--data", flags->data,
+          "File or folder, any bytes, images or a task as for train; the part of it that train holds out is scored")
       ->required()
       ->type_name("PATH");
   command->add_flag("--whole", flags->whole, "Score all of --data, not the held-out part");
@@ -170,6 +196,12 @@ void add_eval(CLI::App& app, int&) {
   add_count(*command, "--tokens", flags->tokens, 1,
             "Bytes scored at each length, at most (one window at least); without it 64Ki, or 8Ki where a datastore is "
             "searched")
+      ->default_str("");
+  add_count(*command, "--windows", flags->windows, 1,
+            "So many windows at each length instead, which end at the same places for all lengths: the same bytes are "
+            "read with more before them")
+      ->default_str("");
+  add_count(*command, "--last", flags->last, 1, "Score these last bytes of each window by themselves, too")
       ->default_str("");
   add_count(*command, "--chunk", flags->chunk, 1, "Bytes of one call while streaming: changes speed and memory alone");
   add_choice(*command, "--mode", flags->mode, {"auto", "stream", "blocks"},
@@ -188,7 +220,11 @@ void add_eval(CLI::App& app, int&) {
   command->footer(
       "Windows of each length are spread evenly over the text; each starts from nothing. The error bar (+-) is the\n"
       "standard error over windows. Example: kinfolk eval runs/rope --data BOOK.txt --lengths 256,1024,4096");
-  for (const char* name : {"--lengths", "--chunk", "--mode"}) flags->of_text.push_back(command->get_option(name));
+  for (const char* name : {"--lengths", "--windows", "--last", "--chunk", "--mode"})
+    flags->of_text.push_back(command->get_option(name));
+  for (const char* name : {"--lengths", "--chunk", "--mode", "--whole", "--windows", "--last", "--store"}) {
+    flags->of_task.push_back(command->get_option(name));
+  }
   command->callback([flags] { run_eval(*flags); });
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using Member = Report::Member;
 using LengthPoint = Report::LengthPoint;
-constexpr double kTolerance = 0.01;  // bits per byte that a member may rise and still hold
+constexpr double kTolerance = 0.05;  // bits per byte that a member may rise and still hold
 constexpr double kRoom = 1.0;        // bits per byte above the trained length that a chart shows
 
 std::vector<const Member*> members_of(const Report& report, const std::string& group) {
@@ -56,8 +56,7 @@ int64_t holds_to(const Report& report, const Member& member) {
   int64_t held = 0;
   for (const auto& point : member.by_length) {
     if (point.length <= report.trained_length) continue;
-    const double error = std::isfinite(point.change_error) ? point.change_error : 0;
-    if (!(point.change <= kTolerance + 2 * error)) break;
+    if (!(point.change <= kTolerance)) break;
     held = point.length;
   }
   return held;
@@ -83,8 +82,7 @@ std::string explained(const Report& report) {
               report.windows, " texts of each length end at the same places, so that the same ", report.last_bytes,
               " bytes are read with more and more before them; the mean is that of all bytes of a text. ",
               "A member holds to a length when, there and at all shorter ones, the last bytes cost no more than ",
-              number_text(kTolerance, 2), " bits above those at the trained length, beyond two standard errors of ",
-              "the paired difference.");
+              number_text(kTolerance, 2), " bits above what they cost at the trained length.");
 }
 
 std::string figure(const std::string& picture, const std::string& caption) {

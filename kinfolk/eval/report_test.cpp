@@ -125,7 +125,7 @@ TEST(ReportStudy, AChartAndATableForEachGroup) {
 
 TEST(ReportStudy, TablesSayUpToWhereAMemberHolds) {
   const std::string tables = markdown(study_example());
-  EXPECT_TRUE(has(tables, "| `window` | 2.050 | 1.950 | 1024 |")) << tables;  // 0.012 <= 0.01 + 2 x 0.002
+  EXPECT_TRUE(has(tables, "| `window` | 2.050 | 1.950 | 1024 |")) << tables;
   EXPECT_TRUE(has(tables, "| `rope` | 2.050 | 1.950 | \u2013 |")) << tables;
   EXPECT_TRUE(has(tables, "| `rerope` | 2.100 | 2.000 | \u22120.020 \u00b1 0.004 |")) << tables;
   EXPECT_TRUE(has(tables, "the weights of `rope` with `--set 'qk=[\"rerope\"]'`")) << tables;

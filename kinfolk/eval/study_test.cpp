@@ -94,16 +94,16 @@ TEST_F(Studies, RefusesWithThePlace) {
       {"[study]\nsise = \"tiny\"\n" + rope, {"mine.toml:2:", "study.sise", "did you mean size?"}},
       {"[study]\nlengths = [0]\n" + rope, {"mine.toml:2:12", "study.lengths[0]", "at least 1"}},
       {"[study]\nwindows = 1.5\n" + rope, {"mine.toml:2:", "study.windows", "an integer"}},
-      {"[study]\n[layers]\n" + rope, {"mine.toml:2:1", "[layers]", "known: about study train members after"}},
+      {"[study]\n[layers]\n" + rope, {"mine.toml:2:", "[layers]", "known: about study train members after"}},
       {"study = 3\n" + rope, {"mine.toml:1:", "[study]", "a table"}},
       {"[study]\n[[members]]\n", {"mine.toml:2:1", "members[0].recipe", "none"}},
       {"[study]\n" + rope + rope, {"mine.toml:4:1", "each name once", "rope twice"}},
       {"[study]\n[[members]]\nrecipe = \"rope\"\nname = \"a/b\"\n", {"mine.toml:2:1", "letters", "a/b"}},
-      {"[study]\n[[members]]\nrecipe = \"rope\"\nset = 3\n", {"mine.toml:4:7", "members[0].set", "a table"}},
+      {"[study]\n[[members]]\nrecipe = \"rope\"\nset = 3\n", {"mine.toml:4:1", "members[0].set", "a table"}},
       {"[study]\n" + rope + "[[after]]\nname = \"x\"\nmember = \"rpoe\"\n", {"mine.toml:4:1", "did you mean rope?"}},
       {"[study]\n" + rope + "[[after]]\nname = \"x\"\nmember = \"rope\"\n", {"mine.toml:4:1", "after[0].set", "none"}},
       {"[study]\n" + rope + "[[after]]\nname = \"x\"\nmember = \"rope\"\nmode = \"block\"\n",
-       {"mine.toml:7:8", "after[0].mode", "did you mean blocks?"}},
+       {"mine.toml:7:1", "after[0].mode", "did you mean blocks?"}},
       {"[study]\nreference = \"rop\"\n" + rope, {"mine.toml", "study.reference", "did you mean rope?"}}};
   for (const auto& [text, parts] : cases) {
     SCOPED_TRACE(text);

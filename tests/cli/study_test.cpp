@@ -42,7 +42,8 @@ class StudyProgram : public ProgramTest {
     return out;
   }
   json member(const std::string& name) const {
-    for (const auto& one : json::parse(read("out/report.json"))["members"])
+    const json report = json::parse(read("out/report.json"));
+    for (const auto& one : report["members"])
       if (one["name"] == name) return one;
     ADD_FAILURE() << "no " << name;
     return {};
