@@ -13,7 +13,7 @@ namespace {
 using Member = Report::Member;
 using LengthPoint = Report::LengthPoint;
 constexpr double kTolerance = 0.05;  // bits per byte that a member may rise and still hold
-constexpr double kRoom = 1.0;        // bits per byte above the trained length that a chart shows
+constexpr double kRoom = 1.5;        // bits per byte above the best at the trained length that a chart shows
 
 std::vector<const Member*> members_of(const Report& report, const std::string& group) {
   std::vector<const Member*> out;
@@ -120,7 +120,7 @@ std::pair<LineChart, std::string> by_length(const Report& report, const std::str
       const double bits = value_of(point, last);
       if (!std::isfinite(bits)) continue;
       series.points.push_back({static_cast<double>(point.length), bits});
-      if (point.length == report.trained_length) home = std::fmax(home, bits);
+      if (point.length == report.trained_length) home = std::fmin(home, bits);
     }
     chart.series.push_back(std::move(series));
   }
@@ -138,7 +138,7 @@ std::string position_chart(const Report& report, const std::string& group) {
       if (!std::isfinite(point.bits)) continue;
       series.points.push_back({static_cast<double>(point.position), point.bits});
       if (point.position > report.trained_length / 4 && point.position <= report.trained_length) {
-        home = std::fmax(home, point.bits);
+        home = std::fmin(home, point.bits);
       }
     }
     chart.series.push_back(std::move(series));
