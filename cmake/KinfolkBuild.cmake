@@ -15,21 +15,14 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2")  # asserts stay on: they are the cheap kind
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
 
-set(KINFOLK_LINKER "auto" CACHE STRING "auto (mold, else lld, else the default), or default")
+# Not mold: version 1, which stable distributions carry, has made programs here that the loader refuses, and can spin for ever.
+set(KINFOLK_LINKER "auto" CACHE STRING "auto (lld, else the default), or default")
 if(KINFOLK_LINKER STREQUAL "auto")
-  foreach(_ld mold lld)
-    find_program(KINFOLK_LD_${_ld} NAMES ${_ld} ld.${_ld})
-    if(KINFOLK_LD_${_ld})
-      add_link_options(-fuse-ld=${_ld})
-      message(STATUS "Linker: ${_ld}")
-      if(_ld STREQUAL mold)
-        # mold 1 counts .tbss, which has no page of its own, into the read-only-after-relocation segment. Where it falls just
-        # before a page's start the loader then protects a page that is not there, and the program does not start.
-        add_link_options(-Wl,-z,norelro)
-      endif()
-      break()
-    endif()
-  endforeach()
+  find_program(KINFOLK_LD_lld NAMES ld.lld)
+  if(KINFOLK_LD_lld)
+    add_link_options(-fuse-ld=lld)
+    message(STATUS "Linker: lld")
+  endif()
 endif()
 
 if(KINFOLK_CCACHE)

@@ -66,7 +66,7 @@ missing_packages() {
   fi
   have cmake || echo cmake
   have ninja || echo ninja-build
-  have mold || echo mold
+  have ld.lld || echo lld
   have ccache || echo ccache
   have python3 || echo python3
   python_ready || echo python3-venv
