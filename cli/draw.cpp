@@ -20,6 +20,7 @@ namespace {
 using Facts = std::map<std::string, at::Tensor>;
 
 constexpr int64_t kShortest = 24, kLongest = 1536, kLongestMemory = 256;
+constexpr int64_t kLengths[] = {kShortest, 64, 128, 256, 512, 1024};  // whole multiples of what a picture can show
 
 struct Flags {
   std::vector<std::string> words, sets;
@@ -226,7 +227,7 @@ Pictures draw_memory(const Flags& flags, int64_t length) {
 /// The shortest picture that shows more than a triangle, or a square; the shortest of all when none does.
 Pictures fitting(const Flags& flags, const std::function<Pictures(int64_t)>& draw) {
   if (flags.length > 0) return draw(flags.length);
-  for (int64_t length = kShortest; length <= kLongest; length *= 2) {
+  for (const int64_t length : kLengths) {
     if (length < farthest_place(flags)) continue;
     Pictures out = draw(length);
     for (const auto& one : out.each)
@@ -251,8 +252,9 @@ std::string page(const Pictures& pictures) {
   const auto count = static_cast<int64_t>(pictures.each.size());
   const int64_t across = std::min<int64_t>(count, 4), side = count == 1 ? 480 : 280, gap = 24, line = 18;
   const int64_t width = across * side + (across - 1) * gap;
-  const auto letters = static_cast<size_t>(side / 7);
-  const auto title = wrapped(pictures.title, static_cast<size_t>(width / 7));
+  const auto letters = static_cast<size_t>(side / 9);  // bold ones are 9 wide, the others 8, with some room
+  const std::string whole = text(pictures.title, ", ", pictures.each[0].matrix.size(0), " positions");
+  const auto title = wrapped(whole, static_cast<size_t>(width / 8));
   size_t most = 1;
   for (const auto& one : pictures.each) most = std::max(most, wrapped(one.title, letters).size());
   const int64_t head = static_cast<int64_t>(title.size()) * line + 8, label = static_cast<int64_t>(most) * line + 6;

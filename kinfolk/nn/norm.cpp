@@ -1,6 +1,7 @@
 #include "kinfolk/nn/norm.h"
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/ops/rms_norm.h"
 
 namespace kinfolk {
 
@@ -15,7 +16,7 @@ Tensor Norm::forward(const Tensor& x) const {
   if (layer_) return at::layer_norm(x, {width_}, weight, bias, eps_);
   // Under autocast x may be bfloat16 beside a float32 weight, which rms_norm takes its slow path for.
   const Tensor wide = weight.defined() && x.scalar_type() != weight.scalar_type() ? x.to(weight.scalar_type()) : x;
-  return at::rms_norm(wide, {width_}, weight.defined() ? std::optional(weight) : std::nullopt, eps_);
+  return rms_norm(wide, weight, eps_);
 }
 
 }  // namespace kinfolk

@@ -2,6 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include "kinfolk/nn/layer.h"
 
@@ -37,15 +38,23 @@ class InTypes {
 
 struct Kept : torch::CustomClassHolder {
   Rerun f;
-  Types types;  // of the forward call
-  variable_list inputs, parameters;
+  Types types;               // of the forward call
+  variable_list inputs;      // those without a gradient; the others are the graph's, which lets go of them when it can
+  std::vector<bool> wanted;  // of each input
+  variable_list parameters;
 };
 
 struct Recompute : torch::autograd::Function<Recompute> {
   static variable_list forward(AutogradContext* context, at::TensorList inputs, at::TensorList parameters, Rerun f) {
     auto kept = c10::make_intrusive<Kept>();
     kept->f = std::move(f);
-    for (const Tensor& input : inputs) kept->inputs.push_back(input.detach().set_requires_grad(input.requires_grad()));
+    variable_list saved;
+    for (const Tensor& input : inputs) {
+      kept->wanted.push_back(input.requires_grad());
+      if (input.requires_grad()) saved.push_back(input);
+      kept->inputs.push_back(input.requires_grad() ? Tensor() : input);
+    }
+    context->save_for_backward(std::move(saved));
     kept->parameters = parameters.vec();
     variable_list outputs = kept->f(inputs.vec(), false);
     context->saved_data["kept"] = c10::IValue::make_capsule(std::move(kept));
@@ -55,28 +64,34 @@ struct Recompute : torch::autograd::Function<Recompute> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto kept = c10::static_intrusive_pointer_cast<Kept>(context->saved_data["kept"].toCapsule());
     const at::AutoGradMode graph(true);
-    variable_list inputs;
-    for (const Tensor& input : kept->inputs) inputs.push_back(input.detach().set_requires_grad(input.requires_grad()));
-    const variable_list outputs = [&] {
+    variable_list inputs, saved = context->get_saved_variables();
+    for (size_t i = 0, next = 0; i < kept->inputs.size(); ++i) {
+      inputs.push_back(kept->wanted[i] ? saved[next++].detach().set_requires_grad(true) : kept->inputs[i].detach());
+    }
+    saved.clear();
+    variable_list outputs = [&] {
       const InTypes types(kept->types);
       return kept->f(inputs, true);
     }();
 
-    variable_list roots, root_gradients, wanted;
+    torch::autograd::edge_list roots, wanted;  // edges: the outputs themselves are not needed any more
+    variable_list root_gradients;
     for (size_t i = 0; i < outputs.size(); ++i)
       if (outputs[i].requires_grad() && gradients[i].defined()) {
-        roots.push_back(outputs[i]);
-        root_gradients.push_back(gradients[i]);
+        roots.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
+        root_gradients.push_back(std::move(gradients[i]));
       }
+    outputs.clear();
     std::vector<size_t> slots;
     const size_t count = inputs.size();
     for (size_t i = 0; i < count + kept->parameters.size(); ++i) {
       const Tensor& tensor = i < count ? inputs[i] : kept->parameters[i - count];
-      if (tensor.requires_grad()) wanted.push_back(tensor), slots.push_back(i);
+      if (tensor.requires_grad()) wanted.push_back(torch::autograd::impl::gradient_edge(tensor)), slots.push_back(i);
     }
     variable_list out(count + kept->parameters.size() + 1);  // the last slot is f's
     if (roots.empty() || wanted.empty()) return out;
-    const variable_list found = torch::autograd::grad(roots, wanted, root_gradients, {}, false, true);
+    const variable_list found =
+        torch::autograd::Engine::get_default_engine().execute(roots, root_gradients, false, false, false, wanted);
     for (size_t i = 0; i < slots.size(); ++i) out[slots[i]] = found[i];
     return out;
   }

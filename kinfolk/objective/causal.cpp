@@ -47,16 +47,17 @@ Tensor cross_entropy(Head& head, const std::vector<Tensor>& parameters, const Te
     return tile_loss(head, x, target, own, false);
   }
   Tensor sum = at::zeros({}, x.options().dtype(at::kFloat));
-  for (int64_t from = 0; from < rows; from += step) {
-    const int64_t count = std::min(step, rows - from);
+  int64_t from = 0;
+  for (const Tensor& part : x.split(step)) {  // one gradient for all of x, where narrow would make one each
+    const int64_t count = part.size(0);
     const Tensor wanted = target.narrow(0, from, count);
     const Rerun f = [&head, wanted, seed, draws, from, batch = pass.batch](const std::vector<Tensor>& in, bool) {
       Pass own{batch};
       own.seed = seed, own.draws = draws + static_cast<uint64_t>(from);
       return std::vector<Tensor>{tile_loss(head, in[0], wanted, own, true)};
     };
-    const Tensor part = x.narrow(0, from, count);
     sum = sum + (at::GradMode::is_enabled() ? recompute(f, {part}, parameters) : f({part}, false))[0];
+    from += count;
   }
   return sum;
 }
@@ -105,8 +106,10 @@ Loss token_loss(Model& model, Pass& pass, int64_t tile, const std::function<Tens
   Tensor counts = target != -100;
   if (pass.valid.defined()) counts = counts & pass.valid;
   const Tensor rows = counts.flatten().nonzero().squeeze(1);  // [N]
-  const Tensor picked = x.flatten(0, 1).index_select(0, rows), tokens = target.flatten().index_select(0, rows);
   loss.count = rows.size(0);
+  const bool all = loss.count == target.numel();  // no copy of x then
+  const Tensor picked = all ? x.flatten(0, 1) : x.flatten(0, 1).index_select(0, rows);
+  const Tensor tokens = all ? target.flatten() : target.flatten().index_select(0, rows);
   if (loss.count == 0) {
     loss.sum = picked.sum().to(at::kFloat);  // of nothing: 0, with a graph
     return loss;
