@@ -63,7 +63,11 @@ std::vector<Tensor> append(const std::vector<Joint>& parts) {
   const Joint& positions = parts.at(0);
   const int64_t more = positions.fresh.size(1);
   std::vector<Tensor> out;
-  if (at::GradMode::is_enabled() || !positions.fresh.is_cpu() || positions.fresh.numel() == 0) {
+  // A layer that will be computed again runs without gradients, over kept columns that have one.
+  const bool graph = at::GradMode::is_enabled() || std::any_of(parts.begin(), parts.end(), [](const Joint& part) {
+                       return part.kept.requires_grad() || part.fresh.requires_grad();
+                     });
+  if (graph || !positions.fresh.is_cpu() || positions.fresh.numel() == 0) {
     for (const Joint& part : parts) {
       out.push_back(at::cat({part.kept.to(part.fresh.scalar_type()), part.fresh}, part.dim));
     }
