@@ -1,6 +1,5 @@
 // kinfolk: one command for the family. Results go to stdout, everything else to stderr.
 #include <fcntl.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -10,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/command.h"
+#include "kinfolk/core/block_cache.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/value.h"
 
@@ -109,17 +109,12 @@ void wait_asleep(int argc, char** argv) {
   execv("/proc/self/exe", argv);  // where that fails the program goes on as it is
 }
 
-/// Blocks of tensors stay with the process when they are freed, up to 1 GiB each: glibc would give large ones back and
-/// the kernel clear every page of them anew, which took half of the time of a pass over 128k tokens. Peaks are no
-/// higher, and where memory is measured, `reset_peak` gives back what is free. Who sets malloc's own variables has
-/// decided otherwise.
+/// Large blocks of tensors stay for the next tensor of their size (core/block_cache). Who sets malloc's own variables
+/// has decided otherwise.
 void keep_freed_blocks() {
-#ifdef __GLIBC__
   for (const char* name : {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"})
     if (std::getenv(name)) return;
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, -1);
-#endif
+  kinfolk::keep_large_blocks();
 }
 
 }  // namespace
