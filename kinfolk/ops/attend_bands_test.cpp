@@ -1,6 +1,5 @@
 // Several bands of distance: the float32 kernel and the plain path in double against the whole matrix; values and
 // gradients.
-#include <unistd.h>
 
 #include "kinfolk/core/errors.h"
 #include "tests/support/attend_problem.h"
@@ -192,15 +191,6 @@ TEST(AttendBands, DoubleSaysWhyItIsNotFused) {
   const auto why = why_not_fused(p.q, p.keys, p.plan);
   ASSERT_EQ(why.size(), 1u);
   EXPECT_NE(why[0].find("2 bands"), std::string::npos) << why[0];
-}
-
-TEST(AttendBands, EveryInstructionSet) {
-  if (std::getenv("KINFOLK_ISA")) GTEST_SKIP() << "one level was asked for";
-  for (const char* level : {"baseline", "avx2"}) {
-    const std::string command = text("KINFOLK_ISA=", level, " /proc/", getpid(),
-                                     "/exe --gtest_filter='AttendBands.*-*EveryInstructionSet' --gtest_brief=1 1>&2");
-    EXPECT_EQ(std::system(command.c_str()), 0) << level;
-  }
 }
 
 }  // namespace

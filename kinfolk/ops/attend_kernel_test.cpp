@@ -1,6 +1,5 @@
 // The float32 kernel against the plain path in double: values and gradients, at every instruction set.
 #include <ATen/Parallel.h>
-#include <unistd.h>
 
 #include "kinfolk/core/errors.h"
 #include "tests/support/attend_problem.h"
@@ -343,15 +342,6 @@ TEST(AttendKernel, Bfloat16ComputesInFloat) {
   for (size_t n = 0; n < given.size(); ++n) {
     EXPECT_EQ(got.gradients[n].scalar_type(), at::kBFloat16);
     EXPECT_LE(difference(got.gradients[n], want.gradients[n]), 0.01) << n;
-  }
-}
-
-TEST(AttendKernel, EveryInstructionSet) {
-  if (std::getenv("KINFOLK_ISA")) GTEST_SKIP() << "one level was asked for";
-  for (const char* level : {"baseline", "avx2"}) {
-    const std::string command = text("KINFOLK_ISA=", level, " /proc/", getpid(),
-                                     "/exe --gtest_filter='AttendKernel.*-*EveryInstructionSet' --gtest_brief=1 1>&2");
-    EXPECT_EQ(std::system(command.c_str()), 0) << level;
   }
 }
 
