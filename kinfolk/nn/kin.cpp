@@ -14,6 +14,7 @@
 #include "kinfolk/nn/memory/cache.h"
 #include "kinfolk/nn/memory/segment.h"
 #include "kinfolk/nn/mixers/attention.h"
+#include "kinfolk/nn/mixers/convolution.h"
 #include "kinfolk/nn/mixers/delta.h"
 #include "kinfolk/nn/mixers/gated_delta.h"
 #include "kinfolk/nn/mixers/gated_retention.h"
@@ -70,6 +71,7 @@ Registry<Branch>& registry<Branch>() {
     kin.add<GatedDelta>("gated_delta", "the delta rule over a decaying state, Gated DeltaNet (Yang et al. 2024)");
     kin.add<Mamba>("mamba", "a diagonal recurrence that chooses what it keeps, Mamba (Gu and Dao 2023)");
     kin.add<Mamba2>("mamba2", "the selective recurrence with one decay a head, Mamba-2 (Dao and Gu 2024)");
+    kin.add<Convolution>("short_conv", "a short causal convolution by channel (Arora et al. 2023)");
     kin.add<RgLru>("rg_lru", "one gated decay a channel, the recurrent block of Griffin (De et al. 2024)");
     kin.add<Recurrent>("recurrent", "a recurrent network over a cell, one step a token (Elman 1990)");
     kin.add<Lstm>("lstm", "the gated recurrent network (Hochreiter and Schmidhuber 1997, Gers et al. 2000)");
