@@ -130,6 +130,12 @@ struct Eyes {
   std::function<std::vector<Tensor>(const Tensor& k, const Tensor& at)> prepare_keys;
   std::function<Read(const Tensor& q, std::vector<Keys> keys, Look how)>
       look;  ///< raw queries; the branch applies QkSteps, pattern and scores
+  struct Constant {
+    Tensor q, k, v;
+  };
+  /// [B, S, D] -> raw queries [B, H, S, d], keys and values, by projections that are constants: gradients reach x
+  /// alone.
+  std::function<Constant(const Tensor& x)> project_constant = {};
 };
 struct Memory : torch::nn::Module {
   virtual Traits traits() const = 0;
@@ -138,6 +144,9 @@ struct Memory : torch::nn::Module {
   virtual Read meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) = 0;
   virtual int64_t reach() const { return -1; }  ///< keys that a query may meet at most; -1: no limit of its own
   virtual int64_t seen(int64_t position) const { return position + 1; }  ///< keys that this position may meet
+  /// Of what it computes besides the looking, for tokens [from, from + length) of one lane (Branch::flops).
+  virtual double flops(int64_t /*length*/, int64_t /*from*/) const { return 0; }
+  virtual std::string explain() const { return ""; }  ///< what `explain` says of it
 };
 
 /// How a branch output meets the stream: add, GRU gate. (Reversible is a Depth.)

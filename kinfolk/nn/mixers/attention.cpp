@@ -1,5 +1,6 @@
 #include "kinfolk/nn/mixers/attention.h"
 
+#include "kinfolk/ops/affine.h"
 #include "kinfolk/pattern/views.h"
 
 namespace kinfolk {
@@ -136,11 +137,19 @@ State Attention::start(int64_t batch, at::TensorOptions like) const { return mem
 double Attention::flops(int64_t length, int64_t from) const {
   const double seen = pattern_.pairs(from, length, [this](int64_t t) { return memory->seen(t); });
   return q->flops(length) + k->flops(length) + v->flops(length) + out->flops(length) +
-         4 * seen * static_cast<double>(heads_.count * heads_.width);
+         4 * seen * static_cast<double>(heads_.count * heads_.width) + memory->flops(length, from);
 }
 
 Eyes::KeyValue Attention::project(const Tensor& x) const {
   return {split_heads(k->forward(x), heads_.width), split_heads(v->forward(x), heads_.width)};
+}
+
+Eyes::Constant Attention::project_constant(const Tensor& x) const {
+  const auto constant = [&](const Linear& linear) {
+    const Tensor bias = linear.bias.defined() ? linear.bias.detach() : Tensor();
+    return split_heads(affine(x, linear.weight.detach(), bias), heads_.width);
+  };
+  return {constant(*q), constant(*k), constant(*v)};
 }
 
 std::vector<QueryBand> Attention::bands(const Tensor& q, const Tensor& at) {
@@ -245,7 +254,8 @@ Tensor Attention::forward(const Tensor& x, Pass& pass, State* state) {
                   [&](const Tensor& q, std::vector<Keys> keys, Look how) {
                     return look(q, at, pass.document, std::move(keys), how, dropped, seed, pass.batch.facts,
                                 of_queries);
-                  }};
+                  },
+                  [this](const Tensor& x) { return project_constant(x); }};
   const Read read = memory->meet(fresh, eyes, pass, state);
   for (const auto& step : score) step->add_losses(pass);
   return mask_invalid(out->forward(read.out.transpose(1, 2).flatten(2)), pass);  // [B, L, D]
@@ -282,9 +292,9 @@ std::string Attention::explain() const {
   }
   if (reasons.empty()) line += ", fused";
   if (views > 1) line += text(reasons.empty() ? " " : ", ", "in up to ", views, " views");
-  if (reasons.empty()) return line;
-  line += ", tiled torch operators: ";
+  if (!reasons.empty()) line += ", tiled torch operators: ";
   for (size_t n = 0; n < reasons.size(); ++n) line += (n ? "; " : "") + reasons[n];
+  if (const std::string said = memory->explain(); !said.empty()) line += "; " + said;
   return line;
 }
 

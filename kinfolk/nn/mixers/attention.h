@@ -42,10 +42,18 @@ struct Attention : Branch {
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
+  std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest) const override {
+    return memory->truncate(state, lane, position, newest);
+  }
+  int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const override {
+    return memory->most_bytes(batch, like, newest);
+  }
   std::vector<std::shared_ptr<const Pattern>> patterns() const override { return pattern_.each; }
 
   /// Raw keys and values [B, G, S, d] of inputs [B, S, D].
   Eyes::KeyValue project(const Tensor& x) const;
+  /// The same and queries, with the projections as constants (Eyes::project_constant).
+  Eyes::Constant project_constant(const Tensor& x) const;
   /// Raw keys [B, G, S, d] at int64 [B, S] as a memory may keep them (Eyes::prepare_keys).
   std::vector<Tensor> prepare_keys(const Tensor& k, const Tensor& at);
   /// Raw queries [B, H, L, d] at int64 [B, L] (-1: invalid) look at sets of keys, through steps, pattern and scores.
