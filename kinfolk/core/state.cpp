@@ -28,6 +28,25 @@ int64_t State::bytes() const {
   return sum;
 }
 
+namespace {
+
+void collect(const State& state, std::map<const void*, int64_t>& storages) {
+  for (const auto& [name, tensor] : state.tensors) {
+    storages[tensor.storage().unsafeGetStorageImpl()] = static_cast<int64_t>(tensor.storage().nbytes());
+  }
+  for (const auto& [name, part] : state.parts) collect(part, storages);
+}
+
+}  // namespace
+
+int64_t State::held_bytes() const {
+  std::map<const void*, int64_t> storages;
+  collect(*this, storages);
+  int64_t sum = 0;
+  for (const auto& [storage, bytes] : storages) sum += bytes;
+  return sum;
+}
+
 void State::select(const Tensor& lanes) {
   transform([&](const Tensor& t) { return t.index_select(0, lanes); });
 }

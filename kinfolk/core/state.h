@@ -20,7 +20,8 @@ struct State {
   void transform(const std::function<Tensor(const Tensor&)>& f);
   void detach();                     ///< cuts the graph: between optimiser steps
   State clone() const;               ///< a copy that shares nothing
-  int64_t bytes() const;             ///< what bounded members keep constant
+  int64_t bytes() const;             ///< of what the tensors show: what bounded members keep constant
+  int64_t held_bytes() const;        ///< of the memory behind them, each storage once: with room for what comes
   void select(const Tensor& lanes);  ///< int64 [n]: reorders, repeats or drops lanes
   /// Overwrites a lane with lane `from` of another state of the same member (a reset: of a fresh one). Where a cache
   /// holds another number of columns, the shorter is filled with empty ones at the left: 0, and -1 in a tensor named

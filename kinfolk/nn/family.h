@@ -36,6 +36,7 @@ struct Pass {
   Form form = Form::automatic;
   uint64_t seed = 0;   ///< of every random draw in this call
   uint64_t draws = 0;  ///< how many draws were made: each gets its own stream
+  int64_t newest = 0;  ///< of a memory that keeps every key, a query meets so many newest ones; 0: all
   std::map<std::string, Tensor>* losses =
       nullptr;  ///< auxiliary losses by name (mean over valid tokens), weighted by the recipe
   std::map<std::string, Tensor>* trace = nullptr;         ///< opt-in: halting steps, attention maps
@@ -56,13 +57,14 @@ Tensor mask_invalid(const Tensor& x, const Pass& pass);
 void add_loss(Pass& pass, const std::string& name, const Tensor& value);
 
 struct Traits {
-  bool causal = true;     ///< output t depends on tokens <= t only
-  bool streams = true;    ///< the split law holds
-  bool bounded = false;   ///< state bytes do not grow
-  bool relative = false;  ///< a shift of all positions changes nothing
-  bool carries = false;   ///< training carries its state from step to step
-  int64_t context = 0;    ///< longest position it can take; 0: any
-  std::string why_not;    ///< one sentence for what it does not do
+  bool causal = true;      ///< output t depends on tokens <= t only
+  bool streams = true;     ///< the split law holds
+  bool bounded = false;    ///< state bytes do not grow
+  bool relative = false;   ///< a shift of all positions changes nothing
+  bool carries = false;    ///< training carries its state from step to step
+  bool estimates = false;  ///< gradients are an estimate where none exists (straight-through), not the derivative
+  int64_t context = 0;     ///< longest position it can take; 0: any
+  std::string why_not;     ///< one sentence for what it does not do
 };
 
 /// The option of a branch that sets the bytes of its state while the width stays, for budgets of states; or why there
@@ -73,8 +75,19 @@ struct StateKnob {
   std::string why_not = {};
 };
 
+/// What can be done with the state of a branch or of a memory besides going on from it.
+struct Keeper {
+  virtual ~Keeper() = default;
+  /// Takes a lane of `state` back to its first `position` tokens, as if it had read no others. Returns why that cannot
+  /// be, and "" where it is done. Tensors are replaced, never written into. `newest`: Pass::newest until now.
+  virtual std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest) const;
+  /// Bytes of memory that a state of so many lanes takes at most (State::held_bytes) in calls with Pass::newest; -1: it
+  /// grows without end.
+  virtual int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const = 0;
+};
+
 /// A sub-layer: attention, recurrence or feed-forward.
-struct Branch : torch::nn::Module {
+struct Branch : torch::nn::Module, Keeper {
   virtual Traits traits() const { return {}; }
   virtual State start(int64_t /*batch*/, at::TensorOptions /*like*/) const { return {}; }
   /// 2 x multiply-adds of its products for tokens [from, from + length) of one lane, forward.
@@ -87,6 +100,7 @@ struct Branch : torch::nn::Module {
   /// Which pairs its heads may meet: one pattern for all of them, or one each in turn; none: it has no pattern.
   virtual std::vector<std::shared_ptr<const Pattern>> patterns() const { return {}; }
   virtual StateKnob state_knob() const { return {}; }  ///< of a branch with a state
+  int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const override;  ///< of a fresh state
 };
 
 /// A step on queries and keys before the dot product: RoPE and kin, XPOS, KeyNorm, log-n, QK bias.
@@ -137,13 +151,14 @@ struct Eyes {
   /// alone.
   std::function<Constant(const Tensor& x)> project_constant = {};
 };
-struct Memory : torch::nn::Module {
+struct Memory : torch::nn::Module, Keeper {
   virtual Traits traits() const = 0;
   virtual State start(int64_t batch, at::TensorOptions like) const = 0;
   /// Reads past and present with the queries of this call, and stores the call into `state` (null: nothing is kept).
   virtual Read meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) = 0;
   virtual int64_t reach() const { return -1; }  ///< keys that a query may meet at most; -1: no limit of its own
   virtual int64_t seen(int64_t position) const { return position + 1; }  ///< keys that this position may meet
+  int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const override;  ///< of a fresh state
   /// Of what it computes besides the looking, for tokens [from, from + length) of one lane (Branch::flops).
   virtual double flops(int64_t /*length*/, int64_t /*from*/) const { return 0; }
   virtual std::string explain() const { return ""; }  ///< what `explain` says of it

@@ -259,7 +259,7 @@ void Model::advance(Pass& pass) const {
   if (!pass.state || pass.batch.tokens.size(1) == 0) return;
   auto& tensors = pass.state->tensors;
   const Tensor seen = tensors.at(kSeen), fresh = at::maximum(seen, std::get<0>((pass.position + 1).max(1)));
-  if (pass.document.defined()) tensors[kDocument] = pass.document.select(1, -1).contiguous();
+  if (pass.document.defined()) tensors[kDocument] = pass.document.select(1, -1).clone();
   if (const Tensor segment = pass.batch.fact("segment"); segment.defined()) {
     const Tensor last = std::get<1>(pass.position.max(1));  // the last valid token has the highest position
     tensors[kSegment] = segment.gather(1, last.unsqueeze(1)).squeeze(1).where(fresh > seen, tensors.at(kSegment));
@@ -286,7 +286,7 @@ Tensor Model::forward(Pass& pass) {
   return mask_invalid(head_->read(x, pass), pass);  // [B, L, V]
 }
 
-Tensor Model::score(const Batch& batch, State* state, uint64_t seed) {
+Tensor Model::score(const Batch& batch, State* state, uint64_t seed, int64_t newest) {
   struct Evaluating {  // back to training however the call ends
     Model& model;
     const bool was = model.is_training();
@@ -298,6 +298,7 @@ Tensor Model::score(const Batch& batch, State* state, uint64_t seed) {
   Pass pass{batch};
   pass.state = state;
   pass.seed = seed;
+  pass.newest = newest;
   return forward(pass);
 }
 

@@ -25,7 +25,13 @@ class Model : public torch::nn::Module {
   Tensor hidden(Pass& pass);
   Tensor forward(Pass& pass);  ///< [B, L, V]: softmax of it is p(next token); rows of invalid tokens are 0
   /// Without gradients or randomness beyond `seed`: scores of a batch, with a carried state or none.
-  Tensor score(const Batch& batch, State* state = nullptr, uint64_t seed = 0);
+  Tensor score(const Batch& batch, State* state = nullptr, uint64_t seed = 0, int64_t newest = 0);
+
+  /// What can be done with a state (see Keeper), for all parts together. `truncate` changes nothing where it returns
+  /// why it cannot, with the place in the recipe.
+  std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest = 0) const;
+  int64_t most_bytes(int64_t batch, int64_t newest = 0) const;
+  std::string keeps() const;  ///< what its state is made of, in words
 
   double flops(int64_t length, int64_t from = 0) const;  ///< forward, one lane, tokens [from, from + length)
   int64_t parameter_count() const;                       ///< trainable, each tensor once

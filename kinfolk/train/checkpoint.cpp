@@ -6,13 +6,13 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/safetensors.h"
+#include "kinfolk/core/version.h"
 #include "kinfolk/train/data/recall.h"
 
 namespace kinfolk {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr auto kVersion = "0.1.0";
 constexpr auto kModel = "model.", kBuffer = "buffer.", kOptimiser = "optimiser.", kState = "state.";
 
 [[noreturn]] void wrong(const std::string& path, const std::string& expected, const std::string& found) {

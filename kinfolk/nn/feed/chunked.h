@@ -27,6 +27,9 @@ class Chunked : public Branch {
   Chunked(const Options& options, const Context& context);
   Traits traits() const override { return feed_->traits(); }
   State start(int64_t batch, at::TensorOptions like) const override { return feed_->start(batch, like); }
+  std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest) const override {
+    return feed_->truncate(state, lane, position, newest);
+  }
   double flops(int64_t length, int64_t from) const override { return feed_->flops(length, from); }
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   void train(bool on = true) override;

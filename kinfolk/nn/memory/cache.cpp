@@ -52,6 +52,46 @@ State Cache::start(int64_t batch, at::TensorOptions like) const {
   return state;
 }
 
+int64_t Cache::most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const {
+  if (heads_.horizon < 0 && newest <= 0) return -1;
+  const int64_t most = heads_.horizon < 0 ? newest : std::max<int64_t>(heads_.horizon, 1);  // columns in a step
+  const auto key = static_cast<int64_t>(like.dtype().itemsize()) * heads_.groups;
+  const int64_t values = heads_.value_width > 0 ? heads_.value_width : heads_.width;
+  int64_t sum = columns_held(most) * (key * (heads_.width + values) + 2 * static_cast<int64_t>(sizeof(int64_t)));
+  for (const int64_t near : heads_.near) sum += columns_held(std::min(most, near)) * key * heads_.width;
+  return batch * sum;
+}
+
+std::string Cache::truncate(State& state, int64_t lane, int64_t position, int64_t newest) const {
+  const Tensor at = state.tensors.at(kAt);
+  const int64_t window = heads_.horizon >= 0 ? heads_.horizon : newest > 0 ? newest : INT64_MAX;
+  if (const auto why = missing(at, lane, window == INT64_MAX ? 0 : position - window + 1, position); !why.empty()) {
+    return why;
+  }
+  const Tensor left = emptied(at, lane, position);
+  for (size_t n = 0; n < heads_.near.size(); ++n) {
+    Tensor& kept = state.tensors.at(near_keys(n));
+    const int64_t count = kept.size(2);
+    const Tensor columns = at.narrow(1, at.size(1) - count, count);
+    if (const auto why = missing(columns, lane, position - heads_.near[n] + 1, position); !why.empty()) {
+      return "of the keys that are turned otherwise nearby, " + why;
+    }
+  }
+  const int64_t capacity = heads_.horizon < 0 ? -1 : at.size(1);
+  const Newest order(left, capacity, true);
+  for (size_t n = 0; n < heads_.near.size(); ++n) {
+    Tensor& kept = state.tensors.at(near_keys(n));
+    const int64_t count = kept.size(2);
+    const Tensor columns = left.narrow(1, at.size(1) - count, count);
+    const int64_t all = order.keep(left, 1).size(1);
+    kept = Newest(columns, std::min(all, count), true).keep(kept, 2);
+  }
+  for (const char* name : {kKeys, kValues}) state.tensors[name] = order.keep(state.tensors.at(name), 2);
+  state.tensors[kDocument] = order.keep(state.tensors.at(kDocument), 1);
+  state.tensors[kAt] = order.keep(left, 1);
+  return "";
+}
+
 Read Cache::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) {
   Keys keys{fresh.k, fresh.v, valid_positions(pass), pass.document, {}, {}};
   if (!state) return eyes.look(fresh.q, {keys}, {});
@@ -71,7 +111,13 @@ Read Cache::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state)
   for (size_t n = 0; n < heads_.near.size(); ++n) sets.push_back(newest_columns(keys, joined[4 + n]));
 
   const bool gaps = pass.valid.defined() && !pass.valid.all().item<bool>();
-  const Newest newest(keys.at, heads_.horizon < 0 ? -1 : std::max<int64_t>(heads_.horizon - 1, 0), gaps);
+  int64_t capacity = heads_.horizon < 0 ? -1 : std::max<int64_t>(heads_.horizon - 1, 0);
+  if (capacity < 0 && pass.newest > 0 && keys.at.size(1) >= pass.newest) {
+    capacity = pass.newest - 1;
+    if (keys.at.size(1) > pass.newest)
+      for (auto& set : sets) set.from = pass.position - capacity;
+  }
+  const Newest newest(keys.at, capacity, gaps);
   kept[kKeys] = newest.keep(keys.k, 2).to(kind);
   kept[kValues] = newest.keep(keys.v, 2).to(kind);
   kept[kAt] = newest.keep(keys.at, 1);
@@ -81,8 +127,8 @@ Read Cache::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state)
     how.kept.push_back(n);
     if (!pass.document.defined()) sets[n].document = Tensor();
     if (n == 0) continue;
-    const int64_t capacity = std::min(kept.at(kAt).size(1), heads_.near[n - 1] - 1);
-    kept[near_keys(n - 1)] = Newest(sets[n].at, capacity, gaps).keep(sets[n].k, 2).to(kind);
+    const int64_t near = std::min(kept.at(kAt).size(1), heads_.near[n - 1] - 1);
+    kept[near_keys(n - 1)] = Newest(sets[n].at, near, gaps).keep(sets[n].k, 2).to(kind);
   }
   return eyes.look(fresh.q, std::move(sets), how);
 }

@@ -51,7 +51,7 @@ Tensor widened(const Tensor& t, int64_t dim, int64_t more) {
 Tensor moved(const Joint& part, int64_t more) {
   const int64_t count = part.kept.size(part.dim), all = count + more;
   auto sizes = part.fresh.sizes().vec();
-  sizes[static_cast<size_t>(part.dim)] = all + all / 8 + 8;
+  sizes[static_cast<size_t>(part.dim)] = columns_held(all);
   const Tensor memory = at::empty(sizes, part.fresh.options());
   memory.narrow(part.dim, 0, count).copy_(part.kept);
   return memory.narrow(part.dim, 0, count);

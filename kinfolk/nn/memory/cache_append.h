@@ -20,5 +20,7 @@ struct Joint {
 /// write over each other: the second copies. What a tensor shows is never changed. Where gradients are recorded, and
 /// elsewhere than on the CPU, this is at::cat.
 std::vector<Tensor> append(const std::vector<Joint>& parts);
+/// Columns that the memory of so many joined ones has.
+inline int64_t columns_held(int64_t columns) { return columns + columns / 8 + 8; }
 
 }  // namespace kinfolk

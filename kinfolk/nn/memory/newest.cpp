@@ -27,4 +27,20 @@ Tensor Newest::keep(const Tensor& t, int64_t dim) const {
   return t.size(dim) > kept_ + 1 ? last.clone(at::MemoryFormat::Contiguous) : last;
 }
 
+Tensor emptied(const Tensor& at, int64_t lane, int64_t position) {
+  Tensor out = at.clone(at::MemoryFormat::Contiguous);
+  Tensor row = out.select(0, lane);
+  row.masked_fill_(row.ge(position), -1);
+  return out;
+}
+
+std::string missing(const Tensor& at, int64_t lane, int64_t from, int64_t to) {
+  from = std::max<int64_t>(from, 0);
+  if (from >= to) return "";
+  const Tensor row = at.select(0, lane), kept = row.masked_select(row.ge(0));
+  const int64_t oldest = kept.numel() > 0 ? kept.min().item<int64_t>() : to;
+  if (oldest <= from) return "";
+  return text("position ", to, " would need the keys from ", from, " on, and those before ", oldest, " were dropped");
+}
+
 }  // namespace kinfolk

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 
 namespace kinfolk {
 using at::Tensor;
@@ -21,5 +22,10 @@ class Newest {
   int64_t kept_;
   Tensor order_;  ///< int64 [B, kept]; undefined: the last ones
 };
+
+/// Columns of a lane from `position` on, in at int64 [B, C], become empty (-1).
+Tensor emptied(const Tensor& at, int64_t lane, int64_t position);
+/// Why the columns of a lane do not hold all keys in [from, to), or "". What lies before 0 is not needed.
+std::string missing(const Tensor& at, int64_t lane, int64_t from, int64_t to);
 
 }  // namespace kinfolk

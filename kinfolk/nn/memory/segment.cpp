@@ -68,6 +68,21 @@ State Segment::start(int64_t batch, at::TensorOptions like) const {
   return state;
 }
 
+std::string Segment::truncate(State& state, int64_t lane, int64_t position, int64_t) const {
+  const int64_t shift = options_.start == "zeros" ? options_.memory : 0;
+  int64_t from = options_.reach == "same" ? position + 1 : position / options_.segment * options_.segment;
+  from -= options_.memory;
+  if (heads_.horizon >= 0) from = std::max(from, position - heads_.horizon + 1);
+  const Tensor at = state.tensors.at(kAt);
+  if (auto why = missing(at, lane, from + shift, position + shift); !why.empty()) return why;
+  const Tensor left = emptied(at, lane, position + shift);
+  const Newest order(left, capacity_, true);
+  state.tensors[kInputs] = order.keep(state.tensors.at(kInputs), 1);
+  state.tensors[kDocument] = order.keep(state.tensors.at(kDocument), 1);
+  state.tensors[kAt] = order.keep(left, 1);
+  return "";
+}
+
 Read Segment::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) {
   const int64_t shift = options_.start == "zeros" ? options_.memory : 0;
   State whole;

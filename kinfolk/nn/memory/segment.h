@@ -34,6 +34,7 @@ struct Segment : Memory {
   Read meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) override;
   int64_t reach() const override;
   int64_t seen(int64_t position) const override;
+  std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest) const override;
 
  private:
   Options options_;

@@ -88,8 +88,11 @@ std::vector<KeyBand> Gau::key_bands(const Tensor& k, const Tensor& at) {
   return bands;
 }
 
-Read Gau::look(const Tensor& q, const Tensor& at, const Pass& pass, const Keys& keys) {
-  const auto pattern = fill_in(pattern_, pass.batch.facts, at.size(0));
+Read Gau::look(const Tensor& q, const Tensor& at, const Pass& pass, Keys keys) {
+  auto pattern = fill_in(pattern_, pass.batch.facts, at.size(0));
+  if (std::exchange(keys.from, {}).defined()) {  // the newest keys alone, as the cache says
+    pattern = parse_pattern(text("(", pattern->text(), ") & window(", pass.newest, ")"));
+  }
   const auto s = static_cast<double>(gamma.size(1));
   const auto made = key_bands(keys.k, keys.at);
   if (options_.form == "softmax" || options_.form == "softmax_plus") {

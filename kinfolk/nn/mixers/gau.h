@@ -39,6 +39,12 @@ struct Gau : Branch {
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
+  std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest) const override {
+    return memory->truncate(state, lane, position, newest);
+  }
+  int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const override {
+    return memory->most_bytes(batch, like, newest);
+  }
   std::vector<std::shared_ptr<const Pattern>> patterns() const override { return {pattern_}; }
 
   std::shared_ptr<Linear> u, v, z, out;
@@ -47,7 +53,7 @@ struct Gau : Branch {
   std::shared_ptr<Memory> memory;
 
  private:
-  Read look(const Tensor& q, const Tensor& at, const Pass& pass, const Keys& keys);
+  Read look(const Tensor& q, const Tensor& at, const Pass& pass, Keys keys);
   std::vector<QueryBand> query_bands(const Tensor& q, const Tensor& at, double scale);
   std::vector<KeyBand> key_bands(const Tensor& k, const Tensor& at);
 

@@ -1,0 +1,8 @@
+// The version that files of this program say they are from; CMake's project has the same.
+#pragma once
+
+namespace kinfolk {
+
+inline constexpr auto kVersion = "0.1.0";
+
+}  // namespace kinfolk
