@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "kinfolk/core/errors.h"
+#include "kinfolk/nn/memory/compression.h"
 #include "kinfolk/nn/mixers/cell.h"
 #include "kinfolk/nn/model.h"
 #include "kinfolk/nn/score/score.h"
@@ -53,6 +54,7 @@ void each_registry(Visit&& visit) {
   visit(registry<QkStep>());
   visit(registry<Score>());
   visit(registry<Memory>());
+  visit(registry<Compression>());
   visit(registry<Cell>());
   visit(registry<Residual>());
   visit(registry<Depth>());

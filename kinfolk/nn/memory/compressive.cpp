@@ -1,0 +1,366 @@
+#include "kinfolk/nn/memory/compressive.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "kinfolk/nn/memory/cache.h"
+#include "kinfolk/nn/memory/newest.h"
+
+namespace kinfolk {
+namespace {
+
+/// The smallest range [first, second) of columns that holds every true of bool [B, S]; [S, S) when there is none.
+std::pair<int64_t, int64_t> filled_columns(const Tensor& wanted) {
+  const Tensor columns = wanted.any(0).nonzero();
+  if (columns.numel() == 0) return {wanted.size(1), wanted.size(1)};
+  return {columns[0].item<int64_t>(), columns[-1].item<int64_t>() + 1};
+}
+
+/// t [B, S, ...] at columns int64 [B, ...n] -> [B, ...n, ...]
+Tensor rows_at(const Tensor& t, const Tensor& columns) {
+  const Tensor flat = columns.flatten(1);
+  if (t.dim() == 2) return t.gather(1, flat).view(columns.sizes());
+  auto sizes = columns.sizes().vec();
+  sizes.push_back(t.size(2));
+  return t.gather(1, flat.unsqueeze(-1).expand({-1, -1, t.size(2)})).view(sizes);
+}
+
+/// The options of a compression with the memory's rate among them.
+Spec with_rate(const Spec& spec, int64_t rate, const std::string& path) {
+  Value table = spec.value;
+  if (!table.as<Value::Table>()) {
+    table = Value(Value::Table{});
+    table.place = spec.value.place;
+    table.set("kind", spec.kind());
+  }
+  if (const Value* given = table.find("rate")) {
+    refuse(given->place.text(), "[", path, ".rate] expected the rate of the memory alone; found one here");
+  }
+  table.set("rate", rate);
+  return Spec(table);
+}
+
+}  // namespace
+
+/// The inputs of state and call. The compact ones stand without gaps at the right end.
+struct Compressive::Rows {
+  Tensor x, at, document, usage;  ///< [B, T, D], [B, T]; as the call has them
+  Tensor compact_x, compact_at, compact_document, compact_usage;
+
+  /// The columns of positions int64 [B, ...] in the compact ones, and whether they are there.
+  std::pair<Tensor, Tensor> find(const Tensor& position) const {
+    const Tensor newest = compact_at.select(1, -1);  // [B]
+    const std::vector<int64_t> lanes = [&] {
+      std::vector<int64_t> sizes(static_cast<size_t>(position.dim()), 1);
+      sizes[0] = -1;
+      return sizes;
+    }();
+    const Tensor column = compact_at.size(1) - 1 - (newest.view(lanes) - position);
+    const Tensor there = column.ge(0).logical_and(position.ge(0)).logical_and(column.lt(compact_at.size(1)));
+    const Tensor safe = column.clamp(0, compact_at.size(1) - 1);
+    return {safe, there.logical_and(rows_at(compact_at, safe).eq(position))};
+  }
+};
+
+/// What became of the inputs that left in a call: E times a lane.
+struct Compressive::Made {
+  Tensor rows, at, document, first, last;  ///< [B, n, D], int64 [B, n]: the new slots; at -1: none
+  Leaving leaving;                         ///< of all lanes, [B E, P, ...]; undefined rows: nothing left
+  Tensor slots;                            ///< [B E, P / c, D] with the gradient of the compression
+  Tensor slot_document;                    ///< int64 [B E, P / c], -1 where mixed or none
+  Tensor end;                              ///< int64 [B, E], ends of the segments
+};
+
+Compressive::Compressive(const Options& options, const Context& context)
+    : options_(options), heads_(context.heads), width_(context.size.width), depth_(context.size.depth) {
+  if (!heads_.causal) {
+    fail("[", context.path, "] expected a causal pattern with a compressive memory; found one that sees the future");
+  }
+  const std::string path = context.path + ".compress";
+  compression = registry<Compression>().create(with_rate(options.compress, options.rate, path), context, path);
+  register_module("compress", compression);
+  if (options.loss == "autoencoding") {
+    decoder = register_module("decode", std::make_shared<Decoder>(context, options.rate));
+  }
+  if (options.loss == "none" && !compression->parameters().empty()) {
+    fail("[", context.path, ".loss] expected attention or autoencoding, since nothing else trains ",
+         options.compress.kind(), "; found none");
+  }
+  const bool even = options.segment % options.rate == 0 && options.memory % options.rate == 0;
+  capacity_ = options.memory + options.segment - 1 + (even ? 0 : options.rate - 1);
+}
+
+Traits Compressive::traits() const {
+  Traits traits;
+  traits.bounded = true;
+  traits.carries = true;
+  traits.relative = false;  // segments begin at multiples of N
+  return traits;
+}
+
+int64_t Compressive::left(int64_t begin) const {
+  return std::max<int64_t>(0, begin - options_.memory) / options_.rate * options_.rate;
+}
+Tensor Compressive::left(const Tensor& begin) const {
+  return (begin - options_.memory).clamp_min(0).div(options_.rate, "floor") * options_.rate;
+}
+
+int64_t Compressive::reach() const {
+  return options_.slots + capacity_ + 1;  // the keys that the state holds, and the query's own
+}
+
+int64_t Compressive::seen(int64_t position) const {
+  const int64_t begin = position / options_.segment * options_.segment, gone = left(begin);
+  return position + 1 - gone + std::min(gone / options_.rate, options_.slots);
+}
+
+double Compressive::flops(int64_t length, int64_t from) const {
+  const auto made = [&](int64_t tokens) { return left(tokens / options_.segment * options_.segment) / options_.rate; };
+  return static_cast<double>(made(from + length) - made(from)) * compression->flops();
+}
+
+std::string Compressive::explain() const {
+  const auto& o = options_;
+  const int64_t reach = o.memory + o.rate * o.slots, kept = o.memory + o.slots;
+  const int64_t pairs = o.segment * (o.segment + 1) / 2 + o.segment * kept;
+  return text("compressive memory (", o.compress.kind(), "), reach (m_m + c m_cm) x layers = (", o.memory, " + ",
+              o.rate, " x ", o.slots, ") x ", depth_, " = ", reach * depth_, " tokens; a segment of ", o.segment,
+              " costs each layer and head ", pairs, " pairs, N (N + 1) / 2 + N (m_m + m_cm), beside ",
+              o.segment * (o.segment + 1) / 2 + o.segment * reach, " without compression, and ", o.segment / o.rate,
+              " slots of ", std::llround(compression->flops()), " flops");
+}
+
+State Compressive::start(int64_t batch, at::TensorOptions like) const {
+  const auto whole = like.dtype(at::kLong);
+  State state;
+  auto& kept = state.tensors;
+  kept[kInputs] = at::zeros({batch, capacity_, width_}, like);
+  kept[kAt] = at::full({batch, capacity_}, -1, whole);
+  kept[kDocument] = at::zeros({batch, capacity_}, whole);
+  if (compression->wants_usage()) kept[kUsage] = at::zeros({batch, capacity_}, like);
+  kept[kSlots] = at::zeros({batch, options_.slots, width_}, like);
+  for (const char* name : {kSlotAt, kSlotFirst, kSlotLast}) kept[name] = at::full({batch, options_.slots}, -1, whole);
+  kept[kSlotDocument] = at::zeros({batch, options_.slots}, whole);
+  return state;
+}
+
+std::string Compressive::truncate(State& state, int64_t lane, int64_t position, int64_t) const {
+  const Tensor at = state.tensors.at(kAt);
+  const int64_t read = at.select(0, lane).max().item<int64_t>() + 1;
+  const auto gone = [&](int64_t tokens) { return left(tokens / options_.segment * options_.segment); };
+  if (gone(position) != gone(read)) {
+    return text("inputs from ", gone(position), " on, which position ", position, " would need, have been compressed");
+  }
+  if (auto why = missing(at, lane, gone(position), position); !why.empty()) return why;
+  if (position < read && compression->wants_usage() &&
+      state.tensors.at(kUsage).select(0, lane).ne(0).any().item<bool>()) {
+    return "the attention that inputs received cannot be taken back";
+  }
+  const Tensor left = emptied(at, lane, position);
+  const Newest order(left, capacity_, true);
+  for (const char* name : {kInputs, kDocument}) state.tensors[name] = order.keep(state.tensors.at(name), 1);
+  if (compression->wants_usage()) state.tensors[kUsage] = order.keep(state.tensors.at(kUsage), 1);
+  state.tensors[kAt] = order.keep(left, 1);
+  return "";
+}
+
+Compressive::Made Compressive::make_slots(const Rows& rows, const Tensor& fresh_at) const {
+  const int64_t n = options_.segment, c = options_.rate, batch = rows.at.size(0);
+  const auto whole = rows.at.options();
+  Made made;
+  // The tokens of each lane before this call and after it.
+  const Tensor newest = rows.compact_at.select(1, -1), after = newest + 1;                    // [B]
+  const Tensor oldest = std::get<0>(fresh_at.masked_fill(fresh_at.lt(0), INT64_MAX).min(1));  // of this call
+  const Tensor begun = at::minimum(oldest, after).div(n, "floor"), ended = after.div(n, "floor");
+  const int64_t events = (ended - begun).max().item<int64_t>();
+  if (events == 0) return made;
+  made.end = (begun.unsqueeze(1) + at::arange(1, events + 1, whole)) * n;  // [B, E]
+  const Tensor from = left(made.end - n);
+  const Tensor count = (left(made.end) - from).masked_fill(made.end.gt(after.unsqueeze(1)), 0);  // [B, E]
+  const int64_t most = count.max().item<int64_t>();
+  if (most == 0) return made;
+
+  const Tensor place = at::arange(most, whole);
+  const auto [column, found] = rows.find(from.unsqueeze(-1) + place);  // [B, E, P]
+  const Tensor there = found.logical_and(place.lt(count.unsqueeze(-1)));
+  Leaving& leaving = made.leaving;
+  leaving.rows = rows_at(rows.compact_x, column).masked_fill(there.logical_not().unsqueeze(-1), 0).flatten(0, 1);
+  leaving.count = count.flatten();
+  leaving.document = rows_at(rows.compact_document, column).masked_fill(there.logical_not(), -1).flatten(0, 1);
+  if (compression->wants_usage()) leaving.usage = rows_at(rows.compact_usage, column).flatten(0, 1);
+
+  const Slots slots = compression->compress(leaving);  // [B E, P / c, D]
+  made.slots = slots.rows;
+  const Tensor is = (at::arange(most / c, whole) * c).lt(leaving.count.unsqueeze(1));  // [B E, P / c]
+  const Tensor present = is.logical_and(there.flatten(0, 1).gather(1, slots.last));
+  const Tensor first = leaving.document.gather(1, slots.first), last = leaving.document.gather(1, slots.last);
+  made.slot_document = last.masked_fill(first.ne(last).logical_or(present.logical_not()), -1);
+  const auto positions = [&](const Tensor& in) {
+    const Tensor at = (in + from.flatten().unsqueeze(1)).masked_fill(present.logical_not(), -1);
+    return at.view({batch, -1});
+  };
+  made.rows = slots.rows.detach().view({batch, -1, width_});
+  made.at = positions(slots.at), made.first = positions(slots.first), made.last = positions(slots.last);
+  made.document = made.slot_document.view({batch, -1});
+  return made;
+}
+
+Tensor Compressive::loss_of(const Made& made, const Rows& rows, const Eyes& eyes, bool documents) const {
+  const Leaving& leaving = made.leaving;
+  const int64_t n = options_.segment, c = options_.rate;
+  Tensor d;
+  if (options_.loss == "autoencoding") {
+    const Tensor absent = at::arange(leaving.rows.size(1), leaving.count.options()).ge(leaving.count.unsqueeze(1));
+    d = leaving.rows - decoder->forward(made.slots).masked_fill(absent.unsqueeze(-1), 0);
+  } else {
+    const auto whole = made.end.options();
+    const auto [column, there] = rows.find(made.end.unsqueeze(-1) + at::arange(-n, 0, whole));  // [B, E, N]
+    const Eyes::Constant asked = eyes.project_constant(rows_at(rows.compact_x, column).flatten(0, 1));
+    const Eyes::Constant old = eyes.project_constant(leaving.rows), slot = eyes.project_constant(made.slots);
+    const Tensor asking = rows_at(rows.compact_document, column).masked_fill(there.logical_not(), -2).flatten(0, 1);
+    const auto hidden = [&](const Tensor& document, int64_t each) {
+      const Tensor absent =
+          (at::arange(document.size(1), whole) * each).ge(leaving.count.unsqueeze(1)).unsqueeze(1);  // [M, 1, P]
+      const Tensor mask =
+          documents ? absent.logical_or(document.unsqueeze(1).ne(asking.unsqueeze(2))) : absent;  // [M, N or 1, P]
+      return mask.any().item<bool>() ? mask.unsqueeze(1) : Tensor();
+    };
+    d = read_by_content(asked.q, old.k, old.v, hidden(leaving.document, 1), heads_.scale) -
+        read_by_content(asked.q, slot.k, slot.v, hidden(made.slot_document, c), heads_.scale);  // [M, H, N, d]
+  }
+  const Tensor size = size_of_difference(d, options_.measure);
+  return size.masked_fill(leaving.count.eq(0), 0).sum() * static_cast<double>(n);
+}
+
+Read Compressive::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) {
+  const bool in_training = at::GradMode::is_enabled() || is_training();
+  State whole;
+  if (!state) state = &whole;
+  if (state->tensors.empty()) *state = start(fresh.x.size(0), fresh.x.options());
+  auto& kept = state->tensors;
+  const bool gaps = pass.valid.defined() && !pass.valid.all().item<bool>();
+  const int64_t n = options_.segment, c = options_.rate, length = fresh.x.size(1);
+
+  const Tensor position = valid_positions(pass);
+  Rows rows;
+  rows.x = at::cat({kept.at(kInputs).to(fresh.x.scalar_type()), fresh.x}, 1);  // [B, C + L, D]
+  rows.at = at::cat({kept.at(kAt), position}, 1);                              // [B, C + L]
+  rows.document = at::cat({kept.at(kDocument), documents(pass)}, 1);
+  const Tensor begin = pass.position.div(n, "floor") * n;  // [B, L] s
+  const Tensor gone = left(begin);                         // [B, L] D(s)
+
+  /// Inputs in columns [first, C + L), the call's own keys being there already.
+  const auto with_fresh = [&](int64_t first) {
+    Keys keys{fresh.k, fresh.v, rows.at.slice(1, first), rows.document.slice(1, first), gone, {}};
+    if (first < capacity_) {
+      const Eyes::KeyValue old = eyes.project(rows.x.narrow(1, first, capacity_ - first));
+      keys.k = at::cat({old.k, fresh.k}, 2);  // [B, G, C - first + L, d]
+      keys.v = at::cat({old.v, fresh.v}, 2);
+    }
+    return keys;
+  };
+  const Tensor seen = rows.at.ge(gone.amin(1, true).clamp_min(0));  // by some query of the lane, or newer
+  const Tensor own = seen.logical_and(rows.at.ge(begin.amin(1, true)));
+  const auto [first, last] = filled_columns(seen.logical_and(rows.at.lt(begin.amax(1, true))));
+  const auto live_keys = [&] {
+    Keys live = with_fresh(filled_columns(own.narrow(1, 0, capacity_)).first);
+    live.from = begin;
+    return live;
+  };
+  const auto past_keys = [&, from = first, to = last] {
+    const Eyes::KeyValue old = eyes.project(rows.x.narrow(1, from, to - from).detach());
+    return Keys{old.k, old.v, rows.at.slice(1, from, to), rows.document.slice(1, from, to), gone, begin};
+  };
+  const auto one_document = [&](std::vector<Keys> sets) {
+    if (!pass.document.defined())
+      for (auto& set : sets) set.document = Tensor();
+    return sets;
+  };
+
+  if (compression->wants_usage()) {
+    rows.usage = at::constant_pad_nd(kept.at(kUsage).detach(), {0, length});
+    if (first < last) {
+      Tensor mass;
+      {
+        const at::AutoGradMode graph(true);
+        Keys past = past_keys(), live = live_keys();
+        live.k = live.k.detach(), live.v = live.v.detach(), past.k = past.k.detach();
+        past.v = past.v.detach().set_requires_grad(true);
+        const Tensor out = eyes.look(fresh.q.detach(), one_document({past, live}), {}).out;
+        mass = torch::autograd::grad({out.sum()}, {past.v})[0];  // [B, G, S, d], the same in each channel
+      }
+      rows.usage.narrow(1, first, last - first).add_(mass.select(-1, 0).sum(1));
+    }
+  }
+
+  rows.compact_x = rows.x.detach(), rows.compact_at = rows.at, rows.compact_document = rows.document;
+  rows.compact_usage = rows.usage;
+  if (gaps) {
+    const Newest order(rows.at, rows.at.size(1), true);
+    rows.compact_x = order.keep(rows.compact_x, 1);
+    rows.compact_at = order.keep(rows.at, 1);
+    rows.compact_document = order.keep(rows.document, 1);
+    if (rows.usage.defined()) rows.compact_usage = order.keep(rows.usage, 1);
+  }
+  const bool learns = pass.losses && options_.loss != "none";
+  const Made made = [&] {
+    const at::AutoGradMode graph(learns && at::GradMode::is_enabled());
+    return make_slots(rows, position);
+  }();
+  if (learns) {
+    const Tensor tokens = position.ge(0).sum().clamp_min(1);
+    const Tensor sum = made.leaving.rows.defined() ? loss_of(made, rows, eyes, pass.document.defined())
+                                                   : at::zeros({}, fresh.x.options());
+    add_loss(pass, "compression", sum / tokens);
+  }
+
+  // Slots of state and call, newest at the right end.
+  Tensor slots = kept.at(kSlots).detach().to(fresh.x.scalar_type());          // [B, S, D]
+  Tensor slot_at = kept.at(kSlotAt), slot_document = kept.at(kSlotDocument);  // [B, S]
+  Tensor slot_first = kept.at(kSlotFirst), slot_last = kept.at(kSlotLast);
+  if (made.rows.defined()) {
+    const auto joined = [](const Tensor& a, const Tensor& b) { return at::cat({a, b.to(a.scalar_type())}, 1); };
+    const Tensor at = joined(slot_at, made.at);
+    const Newest order(at, at.size(1), made.at.lt(0).any().item<bool>());
+    slots = order.keep(joined(slots, made.rows), 1);
+    slot_document = order.keep(joined(slot_document, made.document), 1);
+    slot_first = order.keep(joined(slot_first, made.first), 1);
+    slot_last = order.keep(joined(slot_last, made.last), 1);
+    slot_at = order.keep(at, 1);
+  }
+  if (state != &whole) {
+    const Newest newest(rows.at, capacity_, gaps);
+    kept[kInputs] = newest.keep(rows.x, 1).to(kept.at(kInputs).scalar_type());
+    kept[kAt] = newest.keep(rows.at, 1);
+    kept[kDocument] = newest.keep(rows.document, 1);
+    if (rows.usage.defined()) kept[kUsage] = newest.keep(rows.usage, 1).to(kept.at(kUsage).scalar_type());
+    if (made.rows.defined()) {
+      const Newest last_slots(slot_at, options_.slots, false);
+      kept[kSlots] = last_slots.keep(slots, 1).to(kept.at(kSlots).scalar_type());
+      kept[kSlotAt] = last_slots.keep(slot_at, 1);
+      kept[kSlotDocument] = last_slots.keep(slot_document, 1);
+      kept[kSlotFirst] = last_slots.keep(slot_first, 1);
+      kept[kSlotLast] = last_slots.keep(slot_last, 1);
+    }
+  }
+
+  std::vector<Keys> sets;
+  // The oldest slot that a query sees, by counting from the newest one: it is of the tokens that left last.
+  const Tensor made_now = left((rows.compact_at.select(1, -1) + 1).div(n, "floor") * n).div(c, "floor");  // [B]
+  const Tensor oldest = slot_at.size(1) - made_now.unsqueeze(1) + gone.div(c, "floor") - options_.slots;  // [B, L]
+  const Tensor slot_from = rows_at(slot_at, oldest.clamp(0, slot_at.size(1) - 1)).masked_fill(oldest.lt(0), 0);
+  const Tensor looked = slot_at.ge(slot_from.amin(1, true).clamp_min(0)).logical_and(slot_at.lt(gone.amax(1, true)));
+  if (const auto [from, to] = filled_columns(looked); from < to) {
+    const Eyes::KeyValue old = eyes.project(slots.slice(1, from, to));
+    sets.push_back({old.k, old.v, slot_at.slice(1, from, to), slot_document.slice(1, from, to), slot_from, gone});
+  }
+  // Not in training, where recomputation must drop the same weights with a graph and without.
+  if (!in_training) {
+    sets.push_back(with_fresh(filled_columns(seen.narrow(1, 0, capacity_)).first));
+  } else {
+    if (first < last) sets.push_back(past_keys());
+    sets.push_back(live_keys());
+  }
+  return eyes.look(fresh.q, one_document(std::move(sets)), {});
+}
+
+}  // namespace kinfolk
