@@ -12,6 +12,10 @@
 #include "kinfolk/nn/input/positions.h"
 #include "kinfolk/nn/input/tokens.h"
 #include "kinfolk/nn/memory/cache.h"
+#include "kinfolk/nn/memory/compress_conv.h"
+#include "kinfolk/nn/memory/compress_most_used.h"
+#include "kinfolk/nn/memory/compress_pool.h"
+#include "kinfolk/nn/memory/compressive.h"
 #include "kinfolk/nn/memory/segment.h"
 #include "kinfolk/nn/mixers/attention.h"
 #include "kinfolk/nn/mixers/convolution.h"
@@ -139,11 +143,26 @@ Registry<Cell>& registry<Cell>() {
 }
 
 template <>
+Registry<Compression>& registry<Compression>() {
+  static Registry<Compression> list = [] {
+    Registry<Compression> kin("compression");
+    kin.add<MaxPool>("max_pool", "the largest of a few inputs, by channel (Rae et al. 2019)");
+    kin.add<MeanPool>("mean_pool", "the mean of a few inputs (Rae et al. 2019)");
+    kin.add<Conv>("conv", "a convolution as wide as its step (Rae et al. 2019)");
+    kin.add<DilatedConv>("dilated_conv", "a convolution whose taps have gaps (Rae et al. 2019)");
+    kin.add<MostUsed>("most_used", "the inputs that received most attention, as they are (Rae et al. 2019)");
+    return kin;
+  }();
+  return list;
+}
+
+template <>
 Registry<Memory>& registry<Memory>() {
   static Registry<Memory> list = [] {
     Registry<Memory> kin("memory");
     kin.add<Cache>("cache", "keys and values of all that the pattern can still see");
     kin.add<Segment>("segment", "segment-level recurrence over detached inputs (Dai et al. 2019)");
+    kin.add<Compressive>("compressive", "what leaves the segment memory is compressed and kept (Rae et al. 2019)");
     return kin;
   }();
   return list;
