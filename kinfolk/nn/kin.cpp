@@ -16,7 +16,9 @@
 #include "kinfolk/nn/memory/compress_most_used.h"
 #include "kinfolk/nn/memory/compress_pool.h"
 #include "kinfolk/nn/memory/compressive.h"
+#include "kinfolk/nn/memory/knn.h"
 #include "kinfolk/nn/memory/segment.h"
+#include "kinfolk/nn/memory/sinks.h"
 #include "kinfolk/nn/mixers/attention.h"
 #include "kinfolk/nn/mixers/convolution.h"
 #include "kinfolk/nn/mixers/delta.h"
@@ -34,6 +36,7 @@
 #include "kinfolk/nn/mixers/retention.h"
 #include "kinfolk/nn/mixers/rg_lru.h"
 #include "kinfolk/nn/mixers/rwkv6.h"
+#include "kinfolk/nn/mixers/vq_attention.h"
 #include "kinfolk/nn/qk/key_norm.h"
 #include "kinfolk/nn/qk/log_n.h"
 #include "kinfolk/nn/qk/longrope.h"
@@ -43,6 +46,7 @@
 #include "kinfolk/nn/qk/rope_mixed_base.h"
 #include "kinfolk/nn/qk/rope_ntk.h"
 #include "kinfolk/nn/qk/rope_pi.h"
+#include "kinfolk/nn/qk/sink_rope.h"
 #include "kinfolk/nn/qk/xl_bias.h"
 #include "kinfolk/nn/qk/xpos.h"
 #include "kinfolk/nn/qk/yarn.h"
@@ -63,6 +67,7 @@ Registry<Branch>& registry<Branch>() {
   static Registry<Branch> list = [] {
     Registry<Branch> kin("branch");
     kin.add<Attention>("attention", "softmax attention over heads, any pattern and memory (Vaswani et al. 2017)");
+    kin.add<VqAttention>("vq", "attention over quantised keys, old ones known by code (Lingle 2023)");
     kin.add<Gau>("gau", "gated attention unit: attention and feed-forward in one branch (Hua et al. 2022)");
     kin.add<LinearAttention>("linear", "linear attention over a feature map (Katharopoulos et al. 2020)");
     kin.add<Retention>("retention", "multi-scale retention of RetNet, one decay a head (Sun et al. 2023)");
@@ -103,6 +108,7 @@ Registry<QkStep>& registry<QkStep>() {
     kin.add<Xpos>("xpos", "rotation whose pairs also fade with distance (Sun et al. 2022)");
     kin.add<Rerope>("rerope", "rotary positions rectified beyond a window (Su Jianlin 2023)");
     kin.add<LeakyRerope>("leaky_rerope", "rotary positions that grow slower beyond a window (Su Jianlin 2023)");
+    kin.add<SinkRope>("sink_rope", "rotary positions by place in a cache of first and newest keys (Xiao et al. 2023)");
     kin.add<LogN>("log_n", "scores grow with the logarithm of the position (Su Jianlin 2021)");
     kin.add<KeyNorm>("key_norm", "keys of norm one, no 1/sqrt(d) (Su Jianlin 2023)");
     kin.add<QkBias>("qk_bias", "a bias a head on queries and keys before the rotation (Su Jianlin 2023)");
@@ -161,7 +167,9 @@ Registry<Memory>& registry<Memory>() {
   static Registry<Memory> list = [] {
     Registry<Memory> kin("memory");
     kin.add<Cache>("cache", "keys and values of all that the pattern can still see");
+    kin.add<Knn>("knn", "the nearest of many kept keys and values beside a local read (Wu et al. 2022)");
     kin.add<Segment>("segment", "segment-level recurrence over detached inputs (Dai et al. 2019)");
+    kin.add<Sinks>("sinks", "the first keys and the newest ones, a bounded cache (Xiao et al. 2023)");
     kin.add<Compressive>("compressive", "what leaves the segment memory is compressed and kept (Rae et al. 2019)");
     return kin;
   }();

@@ -36,6 +36,7 @@ Traits both(const Traits& a, const Traits& b) {
   out.bounded = a.bounded && b.bounded;
   out.relative = a.relative && b.relative;
   out.carries = a.carries || b.carries;
+  out.estimates = a.estimates || b.estimates;
   out.context = a.context && b.context ? std::min(a.context, b.context) : std::max(a.context, b.context);
   out.why_not = a.why_not;
   if (a.why_not.find(b.why_not) == std::string::npos) out.why_not += (a.why_not.empty() ? "" : "; ") + b.why_not;
