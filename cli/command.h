@@ -29,6 +29,7 @@ void add_explain(CLI::App& app, int& status);
 void add_draw(CLI::App& app, int& status);
 void add_check(CLI::App& app, int& status);
 void add_bench(CLI::App& app, int& status);
+void add_datastore(CLI::App& app, int& status);
 
 /// "10M" -> 10000000; k, M, G, T are powers of 1000, Ki, Mi, Gi of 1024; whole, at least `least`. Throws UsageError
 /// that names the flag.

@@ -151,13 +151,13 @@ void run_eval(const EvalFlags& flags) {
   if (!flags.lengths.empty()) options.lengths = parse_counts(flags.lengths, "--lengths");
   const std::string file = checkpoint_file(flags.run, flags.checkpoint);
   const Bytes text = flags.whole ? read_text(flags.data).bytes : read_corpus(flags.data).valid.bytes;
-  auto loaded = load_run(file, true, flags.sets);
+  auto loaded = load_with_store(file, flags.sets, flags.store);
   check_form(loaded.record.images, Corpus{}, flags.data);
   Model& model = *loaded.model;
   const auto size = static_cast<int64_t>(text.size());
   if (flags.lengths.empty()) options.lengths = usual_lengths(model.size().context, size);
   check_scorable(model, text, options.lengths, flags.mode);
-  prepare_store(loaded, flags.store);
+  prepare_store(loaded, flags.store, flags.sets, text);
   const bool searches = model.head().wants_store() && flags.store != "none";
   options.tokens = flags.tokens > 0 ? flags.tokens : searches ? 8192 : 65536;
   options.chunk = flags.chunk;
@@ -211,9 +211,7 @@ void add_eval(CLI::App& app, int&) {
       ->capture_default_str()
       ->type_name("NAME");
   command
-      ->add_option("--store", flags->store,
-                   "Members with a datastore (knn_lm): the text that fills it; without it the text that the run was "
-                   "trained on; none: do without")
+      ->add_option("--store", flags->store, kStoreHelp)
       ->type_name("PATH");
   add_set(*command, flags->sets, "Changes a setting of the recipe for this evaluation; may be repeated");
   command->add_flag("--json", flags->json, "Print the result as JSON");

@@ -7,6 +7,7 @@
 #include "kinfolk/core/file_writer.h"
 #include "kinfolk/eval/generate.h"
 #include "kinfolk/eval/perplexity.h"
+#include "kinfolk/eval/remember.h"
 #include "kinfolk/eval/sight.h"
 #include "kinfolk/eval/throughput.h"
 #include "kinfolk/train/checkpoint.h"

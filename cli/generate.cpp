@@ -119,11 +119,11 @@ void run_generate(const GenerateFlags& flags, int& status) {
   if (options.tokens < 0 && flags.samples > 1) refuse("[--samples] expected 1 with --tokens -1; found ", flags.samples);
   check_generate(options);
   const std::string prompt = prompt_of(flags);
-  auto loaded = load_run(checkpoint_file(flags.run, flags.checkpoint), true, flags.sets);
+  auto loaded = load_with_store(checkpoint_file(flags.run, flags.checkpoint), flags.sets, flags.store);
   if (loaded.record.images.any()) {
     refuse("[generate] expected --images NUMBER, since the run was trained on images; found none");
   }
-  prepare_store(loaded, flags.store);
+  prepare_store(loaded, flags.store, flags.sets);
   watch_interrupts();
   for (int64_t sample = 0; sample < flags.samples && !asked_to_stop(); ++sample) {
     options.sampler.seed = static_cast<uint64_t>(flags.seed + sample);
@@ -191,9 +191,7 @@ void add_generate(CLI::App& app, int& status) {
       ->capture_default_str()
       ->type_name("NAME");
   command
-      ->add_option("--store", flags->store,
-                   "Members with a datastore (knn_lm): the text that fills it; without it the text that the run was "
-                   "trained on; none: do without")
+      ->add_option("--store", flags->store, kStoreHelp)
       ->type_name("PATH");
   add_set(*command, flags->sets, "Changes a setting of the recipe for this text; may be repeated");
   command->add_flag("--json", flags->json, "Print a JSON object a byte: token, log_probability, text");

@@ -102,7 +102,8 @@ std::string foreign_error(const std::string& what) {
 /// wants the processor. The policy is read when the library is loaded, so commands that compute start themselves once
 /// more with threads that sleep; who sets OMP_WAIT_POLICY or GOMP_SPINCOUNT has decided otherwise.
 void wait_asleep(int argc, char** argv) {
-  static const std::vector<std::string> computing = {"train", "compare", "eval", "generate", "bench", "check"};
+  static const std::vector<std::string> computing = {"train", "compare", "eval",     "generate",
+                                                     "bench", "check",   "datastore"};
   if (argc < 2 || std::find(computing.begin(), computing.end(), argv[1]) == computing.end()) return;
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
   setenv("OMP_WAIT_POLICY", "PASSIVE", 1);
@@ -149,6 +150,7 @@ int main(int argc, char** argv) {
   kinfolk::add_draw(app, status);
   kinfolk::add_check(app, status);
   kinfolk::add_bench(app, status);
+  kinfolk::add_datastore(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& call) {

@@ -74,6 +74,7 @@ missing_packages() {
   header CLI/CLI.hpp || echo libcli11-dev
   header toml++/toml.h || echo libtomlplusplus-dev
   header nlohmann/json.hpp || echo nlohmann-json3-dev
+  header hnswlib/hnswlib.h || echo libhnswlib-dev
 }
 
 # What a present clang may lack: the C++ library of the newest gcc on the machine (clang takes that one's folder, whether or

@@ -5,6 +5,7 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/memory.h"
+#include "kinfolk/nn/retrieve/retriever.h"
 
 namespace kinfolk {
 namespace {
@@ -24,11 +25,13 @@ Tensor window_bits(Model& model, const Bytes& text, const std::vector<int64_t>& 
   const auto lanes = static_cast<int64_t>(starts.size());
   Tensor sums = at::zeros({lanes, static_cast<int64_t>(ranges.size())}, at::kDouble);
   State state;
+  const bool retrieves = dynamic_cast<Retrieves*>(&model.head()) != nullptr;
   for (int64_t at = 0, in_block = 0; at < length;) {
     if (in_block == 0) state = model.start(lanes);
     const int64_t n = std::min({chunk, length - at, block > 0 ? block - in_block : length});
     const Tensor tokens = gather_tokens(text, starts, at, n + 1);
-    const Batch batch{tokens.narrow(1, 0, n), {}};
+    Batch batch{tokens.narrow(1, 0, n), {}};
+    if (retrieves) batch.facts[kPlace] = at::tensor(starts).unsqueeze(1) + at::arange(at, at + n);  // [B, L]
     const Tensor log_p = model.score(batch, &state).to(at::kFloat).log_softmax(-1);  // [B, L, V]
     const Tensor target = tokens.narrow(1, 1, n).unsqueeze(-1);
     const Tensor bits = log_p.gather(-1, target).squeeze(-1).to(at::kDouble) / -std::numbers::ln2;  // [B, L]
@@ -171,28 +174,6 @@ Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
   }
   model.train(training);
   return out;
-}
-
-void fill_store(Model& model, const Bytes& text, int64_t limit, const std::function<void(double)>& progress) {
-  at::NoGradGuard no_grad;
-  const bool training = model.is_training();
-  model.eval();
-  const int64_t context = model.size().context;
-  const int64_t tokens = std::min<int64_t>(limit, static_cast<int64_t>(text.size()) - 1);
-  const int64_t lanes = std::max<int64_t>(1, std::min<int64_t>(8, tokens / context));
-  const int64_t stride = tokens / lanes;
-  std::vector<int64_t> starts;
-  for (int64_t b = 0; b < lanes; ++b) starts.push_back(b * stride);
-  for (int64_t at = 0; at < stride; at += context) {
-    const int64_t n = std::min(context, stride - at);
-    const Tensor ids = gather_tokens(text, starts, at, n + 1);
-    const Batch batch{ids.narrow(1, 0, n), {}};
-    Pass pass{batch};
-    const Tensor hidden = model.hidden(pass);
-    model.head().remember(hidden.reshape({-1, hidden.size(-1)}), ids.narrow(1, 1, n).reshape(-1));
-    if (progress) progress(static_cast<double>(at + n) / static_cast<double>(stride));
-  }
-  model.train(training);
 }
 
 }  // namespace kinfolk

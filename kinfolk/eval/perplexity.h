@@ -60,10 +60,6 @@ void check_scorable(const Model& model, const Bytes& text, const std::vector<int
 /// are asked for.
 Scores score(Model& model, const Bytes& text, const ScoreOptions& options);
 
-/// Fills the datastore of a head that wants one with (hidden state -> next byte) of the first `limit` bytes of the
-/// text.
-void fill_store(Model& model, const Bytes& text, int64_t limit, const std::function<void(double)>& progress = {});
-
 /// [B, L] tokens of the bytes text[starts[b] + from + l].
 Tensor gather_tokens(const Bytes& text, const std::vector<int64_t>& starts, int64_t from, int64_t length);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/eval/remember.h"
 #include "kinfolk/nn/head/knn_lm.h"
 #include "kinfolk/nn/testing.h"
 

@@ -8,6 +8,7 @@
 #include "kinfolk/nn/feed/separable.h"
 #include "kinfolk/nn/head/knn_lm.h"
 #include "kinfolk/nn/head/lm.h"
+#include "kinfolk/nn/head/spalm.h"
 #include "kinfolk/nn/input/image.h"
 #include "kinfolk/nn/input/positions.h"
 #include "kinfolk/nn/input/tokens.h"
@@ -214,6 +215,7 @@ Registry<Head>& registry<Head>() {
     Registry<Head> kin("head");
     kin.add<LanguageModel>("lm", "scores of the next token (Press and Wolf 2017 for the shared table)");
     kin.add<KnnLm>("knn_lm", "wraps a head: nearest stored contexts say what followed (Khandelwal et al. 2020)");
+    kin.add<Spalm>("spalm", "wraps a head: retrieved tokens mixed in by a learned gate (Yogatama et al. 2021)");
     return kin;
   }();
   return list;

@@ -269,6 +269,11 @@ void Model::advance(Pass& pass) const {
 
 Tensor Model::finish(const Tensor& x) const { return last_norm_ ? last_norm_->forward(x) : x; }
 
+void Model::wrap_head(const std::function<std::shared_ptr<Head>(std::shared_ptr<Head> head)>& wrap) {
+  head_ = wrap(head_);
+  replace_module("head", head_);
+}
+
 Tensor Model::hidden(Pass& pass) {
   prepare(pass);
   Tensor x = mask_invalid(input_->embed(pass), pass);  // [B, L, D]

@@ -41,6 +41,8 @@ class Model : public torch::nn::Module {
   const Recipe& recipe() const { return recipe_; }
   const Size& size() const { return size_; }
   Head& head() { return *head_; }
+  /// Puts a head around the one there is: `wrap` is given it and returns the one that reads from now on.
+  void wrap_head(const std::function<std::shared_ptr<Head>(std::shared_ptr<Head> head)>& wrap);
   ImageGrid grid() const { return input_->grid(); }  ///< of the images it reads; none: it reads any sequence
   const std::map<std::string, double>& loss_weights() const { return loss_weights_; }  ///< [losses] of the recipe
   /// The resolved tree, parameters, work, state bytes per lane (at 0, `context` and 10 x `context` tokens, by running

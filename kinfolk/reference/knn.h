@@ -44,4 +44,40 @@ inline KnnResult knn_lm(const at::Tensor& query, const at::Tensor& keys, const a
   return r;
 }
 
+struct SpalmResult {
+  at::Tensor m, z;  ///< [M, D]
+  at::Tensor g;     ///< [M]
+};
+
+/// Adaptive semiparametric language model (Yogatama et al. 2021): h [M, D], retrieved y [M, k, D], w_g [D], double;
+/// the first found[i] of the k are there.
+inline SpalmResult spalm(const at::Tensor& h, const at::Tensor& y, const at::Tensor& w_g,
+                         const std::vector<int64_t>& found) {
+  const int64_t M = h.size(0), D = h.size(1);
+  SpalmResult r{at::zeros({M, D}, at::kDouble), at::zeros({M, D}, at::kDouble), at::zeros({M}, at::kDouble)};
+  const auto H = h.accessor<double, 2>();
+  const auto Y = y.accessor<double, 3>();
+  const auto W = w_g.accessor<double, 1>();
+  for (int64_t i = 0; i < M; ++i) {
+    const auto k = found[static_cast<size_t>(i)];
+    std::vector<double> s(static_cast<size_t>(k));
+    double largest = -INFINITY, all = 0, logit = 0;
+    for (int64_t j = 0; j < k; ++j) {
+      for (int64_t c = 0; c < D; ++c) s[static_cast<size_t>(j)] += Y[i][j][c] * H[i][c];
+      largest = std::max(largest, s[static_cast<size_t>(j)]);
+    }
+    for (auto& score : s) all += score = std::exp(score - largest);
+    for (int64_t c = 0; c < D; ++c) logit += W[c] * H[i][c];
+    const double g = 1 / (1 + std::exp(-logit));
+    r.g[i] = g;
+    for (int64_t c = 0; c < D; ++c) {
+      double m = 0;
+      for (int64_t j = 0; j < k; ++j) m += s[static_cast<size_t>(j)] / all * Y[i][j][c];
+      r.m[i][c] = m;
+      r.z[i][c] = k == 0 ? H[i][c] : (1 - g) * m + g * H[i][c];
+    }
+  }
+  return r;
+}
+
 }  // namespace kinfolk::reference

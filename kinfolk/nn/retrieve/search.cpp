@@ -1,0 +1,150 @@
+#include "kinfolk/nn/retrieve/search.h"
+
+#include <algorithm>
+
+#include "kinfolk/core/errors.h"
+#include "kinfolk/core/parallel.h"
+#include "kinfolk/kernels/nearest.h"
+
+namespace kinfolk {
+namespace {
+
+constexpr int64_t kBlock = 65536;  // keys that are searched at once
+constexpr int64_t kGrain = 8;      // queries of a thread at least
+
+Nearest nothing(int64_t queries, int64_t k) {
+  return {at::full({queries, k}, -1, at::kLong),
+          at::full({queries, k}, std::numeric_limits<float>::infinity(), at::kFloat)};
+}
+
+void check_queries(const Datastore& store, const Tensor& queries, int64_t k) {
+  if (k < 1) fail("[datastore.k] expected at least 1; found ", k);
+  if (queries.dim() != 2 || queries.size(1) != store.width()) {
+    fail("[datastore] expected queries [M, ", store.width(), "]; found ", queries.sizes());
+  }
+}
+
+class ExactSearch : public Search {
+ public:
+  explicit ExactSearch(std::shared_ptr<const Datastore> store) : store_(std::move(store)) {}
+  std::string words() const override { return text("exact search in ", store_->size(), " entries"); }
+
+  Nearest nearest(const Tensor& queries, int64_t k) const override {
+    check_queries(*store_, queries, k);
+    const int64_t M = queries.size(0), found = std::min(k, store_->size());
+    Nearest out = nothing(M, k);
+    if (M == 0 || found == 0) return out;
+    // Of every block the best, merged into the best so far: both in order.
+    const Tensor index = at::full({M, found}, -1, at::kLong);
+    const Tensor distance = at::full({M, found}, std::numeric_limits<float>::infinity(), at::kFloat);
+    for (int64_t first = 0; first < store_->size();) {
+      const auto block = store_->block(first, kBlock);
+      const int64_t rows = block.keys.size(0), most = std::min(found, rows);
+      const Nearest here = kinfolk::nearest(queries, block.keys.to(at::kFloat), most, block.squares);
+      merge(here, first, index, distance);
+      first += rows;
+    }
+    out.index.narrow(1, 0, found).copy_(index);
+    out.distance.narrow(1, 0, found).copy_(distance);
+    return out;
+  }
+
+ private:
+  static void merge(const Nearest& here, int64_t first, const Tensor& index, const Tensor& distance) {
+    const int64_t k = index.size(1), n = here.index.size(1);
+    const auto* new_index = here.index.const_data_ptr<int64_t>();
+    const auto* new_distance = here.distance.const_data_ptr<float>();
+    auto* old_index = index.mutable_data_ptr<int64_t>();
+    auto* old_distance = distance.mutable_data_ptr<float>();
+    parallel_for(0, index.size(0), kGrain, [&](int64_t from, int64_t until) {
+      std::vector<kernels::Candidate> both(static_cast<size_t>(k));
+      for (int64_t m = from; m < until; ++m) {
+        int64_t a = 0, b = 0;
+        for (auto& best : both) {
+          // Of equally near entries the earlier, which the older are.
+          const bool old = b >= n || new_index[m * n + b] < 0 ||
+                           (a < k && old_index[m * k + a] >= 0 && old_distance[m * k + a] <= new_distance[m * n + b]);
+          if (old) {
+            best = a < k ? kernels::Candidate{old_distance[m * k + a], old_index[m * k + a]}
+                         : kernels::Candidate{std::numeric_limits<float>::infinity(), -1};
+            ++a;
+          } else {
+            best = {new_distance[m * n + b], first + new_index[m * n + b]};
+            ++b;
+          }
+        }
+        for (int64_t i = 0; i < k; ++i) {
+          old_distance[m * k + i] = both[static_cast<size_t>(i)].distance;
+          old_index[m * k + i] = both[static_cast<size_t>(i)].index;
+        }
+      }
+    });
+  }
+  std::shared_ptr<const Datastore> store_;
+};
+
+}  // namespace
+
+std::unique_ptr<Search> exact_search(std::shared_ptr<const Datastore> store) {
+  return std::make_unique<ExactSearch>(std::move(store));
+}
+
+std::vector<std::string> search_kinds() {
+#ifdef KINFOLK_FAISS
+  return {"exact", "graph", "ivf_pq"};
+#else
+  return {"exact", "graph"};
+#endif
+}
+
+#ifndef KINFOLK_FAISS
+namespace {
+[[noreturn]] void without_faiss() {
+  refuse("[datastore.search] expected exact or graph; found ivf_pq, which needs a program built with FAISS (CMake: ",
+         "-DKINFOLK_FAISS=ON)");
+}
+}  // namespace
+void build_ivf_pq(std::shared_ptr<const Datastore>, const IvfPqOptions&, const std::function<void(double)>&) {
+  without_faiss();
+}
+std::unique_ptr<Search> ivf_pq_search(std::shared_ptr<const Datastore>, int64_t) { without_faiss(); }
+#endif
+
+std::unique_ptr<Search> open_search(const std::string& kind, std::shared_ptr<const Datastore> store, int64_t effort) {
+  if (kind == "exact") return exact_search(std::move(store));
+  if (kind == "graph") return effort > 0 ? graph_search(std::move(store), effort) : graph_search(std::move(store));
+  if (kind == "ivf_pq") return effort > 0 ? ivf_pq_search(std::move(store), effort) : ivf_pq_search(std::move(store));
+  refuse("[datastore.search] expected exact, graph or ivf_pq; found ", kind);
+}
+
+Nearest refine(const Datastore& store, const Tensor& queries, const Tensor& candidates, int64_t k) {
+  check_queries(store, queries, k);
+  const int64_t M = candidates.size(0), n = candidates.size(1), width = store.width();
+  Nearest out = nothing(M, k);
+  const Tensor q = queries.detach().to(at::kCPU, at::kFloat).contiguous(), which = candidates.contiguous();
+  const auto* rows = q.const_data_ptr<float>();
+  const auto* entry = which.const_data_ptr<int64_t>();
+  auto* index = out.index.mutable_data_ptr<int64_t>();
+  auto* distance = out.distance.mutable_data_ptr<float>();
+  parallel_for(0, M, kGrain, [&](int64_t from, int64_t until) {
+    std::vector<kernels::Candidate> best;
+    for (int64_t m = from; m < until; ++m) {
+      const Tensor mine = which.select(0, m);
+      const Tensor keys = store.keys(mine.clamp_min(0));  // [n, D] float32
+      best.clear();
+      for (int64_t i = 0; i < n; ++i)
+        if (entry[m * n + i] >= 0) best.push_back({0, i});
+      kernels::refine_nearest(rows + m * width, keys.const_data_ptr<float>(), width, best.data(),
+                              static_cast<int64_t>(best.size()));
+      for (auto& one : best) one.index = entry[m * n + one.index];
+      std::sort(best.begin(), best.end());
+      for (int64_t i = 0; i < std::min<int64_t>(k, static_cast<int64_t>(best.size())); ++i) {
+        index[m * k + i] = best[static_cast<size_t>(i)].index;
+        distance[m * k + i] = best[static_cast<size_t>(i)].distance;
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace kinfolk
