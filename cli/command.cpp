@@ -1,8 +1,11 @@
 #include "cli/command.h"
 
+#include <ATen/Parallel.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
@@ -16,6 +19,26 @@ namespace kinfolk {
 namespace fs = std::filesystem;
 
 std::string command_line;
+
+std::string machine_words() {
+  utsname name{};
+  uname(&name);
+  std::string model = "unknown processor";
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (line.rfind("model name", 0) == 0) {
+      model = line.substr(line.find(':') + 2);
+      break;
+    }
+  return text(model, ", ", at::get_num_threads(), " threads, ", name.sysname, " ", name.machine);
+}
+
+std::string now_words() {
+  const std::time_t now = std::time(nullptr);
+  char out[64];
+  std::strftime(out, sizeof out, "%Y-%m-%d %H:%M", std::localtime(&now));
+  return out;
+}
 
 namespace {
 

@@ -64,6 +64,8 @@ std::string checkpoint_file(const std::string& run, const std::string& checkpoin
 
 /// The command as typed, quoted where a shell needs it: what reports and logs repeat.
 extern std::string command_line;
+std::string machine_words();  ///< processor, threads, system
+std::string now_words();      ///< date and time
 
 /// After `watch_interrupts` the first Ctrl-C is a request to stop (`asked_to_stop`), the second an end at once.
 bool asked_to_stop();

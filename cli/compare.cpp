@@ -1,9 +1,5 @@
 // compare: members trained side by side on one text at equal budget, measured beyond the trained length, on one page.
-#include <ATen/Parallel.h>
-#include <sys/utsname.h>
-
 #include <cinttypes>
-#include <ctime>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -15,6 +11,7 @@
 #include "cli/examine.h"
 #include "cli/recall.h"
 #include "cli/study.h"
+#include "cli/study_recall.h"
 #include "cli/training.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/file_writer.h"
@@ -46,26 +43,6 @@ struct Planned {
 };
 using Members = std::vector<Planned>;
 using Found = std::vector<json>;  ///< of a member, one a seed
-
-std::string machine_words() {
-  utsname name{};
-  uname(&name);
-  std::string model = "unknown processor";
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);)
-    if (line.rfind("model name", 0) == 0) {
-      model = line.substr(line.find(':') + 2);
-      break;
-    }
-  return text(model, ", ", at::get_num_threads(), " threads, ", name.sysname, " ", name.machine);
-}
-
-std::string now_words() {
-  const std::time_t now = std::time(nullptr);
-  char out[64];
-  std::strftime(out, sizeof out, "%Y-%m-%d %H:%M", std::localtime(&now));
-  return out;
-}
 
 double number(const json& value) { return value.is_number() ? value.get<double>() : kNothing; }
 
@@ -415,6 +392,7 @@ void add_compare(CLI::App& app, int& status) {
       ->required()
       ->type_name("");
   flags->training.add_to(*command);
+  command->get_option("--data")->required(false);  // a study of tasks brings its own
   command
       ->add_option("--lengths", flags->lengths,
                    "Bytes read at once when members are measured, a list such as 256,2048; without it 1, 2, 4 and 8 "
@@ -434,6 +412,14 @@ void add_compare(CLI::App& app, int& status) {
       "Example: kinfolk compare rope window deltanet --data BOOK.txt --out runs/first");
   command->callback([flags, command, &status] {
     read_words(*flags, *command);
+    if (flags->study && !flags->study->tasks.empty()) {
+      for (const char* name : {"--data", "--valid", "--lengths", "--score-tokens"}) {
+        if (command->count(name) > 0) refuse("[", name, "] expected none with a study of tasks; found it");
+      }
+      status = compare_tasks(*flags->study, flags->training, flags->seeds);
+      return;
+    }
+    if (flags->training.data.empty()) refuse("[--data] expected a text, images or a task; found none");
     if (holds_recall(flags->training.data)) {
       for (const char* name : {"--lengths", "--score-tokens", "--prompt"}) {
         if (command->count(name) > 0) refuse("[", name, "] expected none with a task, which has no text; found it");

@@ -21,12 +21,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr int64_t kTokens = 65536;
-
-struct Row {
-  std::string name;
-  int64_t parameters = 0, state_bytes = 0, tokens = 0, answers = 0;
-  double accuracy = 0, error = 0, bits = 0, seconds = 0;
-};
+constexpr int64_t kExamples = 256;  ///< at least, where each may hold a single answer
 
 std::string number(double value, int digits) {
   if (!std::isfinite(value)) return "-";
@@ -35,7 +30,7 @@ std::string number(double value, int digits) {
   return out;
 }
 
-std::string markdown(const std::vector<Row>& rows) {
+std::string markdown(const std::vector<RecallRow>& rows) {
   std::string out =
       "| member | right | +- | bits an answer | parameters | state of a lane | training |\n"
       "| --- | --- | --- | --- | --- | --- | --- |\n";
@@ -45,26 +40,6 @@ std::string markdown(const std::vector<Row>& rows) {
                 row.state_bytes ? human_bytes(static_cast<double>(row.state_bytes)) : "-", " | ",
                 human_count(static_cast<double>(row.tokens)), " tokens, ", number(row.seconds, 0), " s |\n");
   }
-  return out;
-}
-
-json to_json(const Row& row) {
-  return {{"name", row.name},     {"accuracy", row.accuracy},     {"error", row.error},
-          {"bits", row.bits},     {"parameters", row.parameters}, {"state_bytes", row.state_bytes},
-          {"tokens", row.tokens}, {"seconds", row.seconds},       {"answers", row.answers}};
-}
-
-/// The mean over seeds, whose spread is the error where there are several.
-Row joined(const std::vector<Row>& seeds) {
-  Row out = seeds.front();
-  const double n = static_cast<double>(seeds.size());
-  if (seeds.size() == 1) return out;
-  out.accuracy = out.bits = out.seconds = out.error = 0;
-  for (const auto& row : seeds) {
-    out.accuracy += row.accuracy / n, out.bits += row.bits / n, out.seconds += row.seconds / n;
-  }
-  for (const auto& row : seeds) out.error += std::pow(row.accuracy - out.accuracy, 2) / (n - 1);
-  out.error = std::sqrt(out.error / n);
   return out;
 }
 
@@ -82,6 +57,60 @@ RecallScore score_run(const std::string& checkpoint, const RecallTask& task, int
 }
 
 }  // namespace
+
+json to_json(const RecallRow& row) {
+  return {{"name", row.name},     {"accuracy", row.accuracy},     {"error", row.error},
+          {"bits", row.bits},     {"parameters", row.parameters}, {"state_bytes", row.state_bytes},
+          {"tokens", row.tokens}, {"seconds", row.seconds},       {"answers", row.answers}};
+}
+
+RecallRow over_seeds(const std::vector<RecallRow>& seeds) {
+  RecallRow out = seeds.front();
+  const double n = static_cast<double>(seeds.size());
+  if (seeds.size() == 1) return out;
+  out.accuracy = out.bits = out.seconds = out.error = 0;
+  for (const auto& row : seeds) {
+    out.accuracy += row.accuracy / n, out.bits += row.bits / n, out.seconds += row.seconds / n;
+  }
+  for (const auto& row : seeds) out.error += std::pow(row.accuracy - out.accuracy, 2) / (n - 1);
+  out.error = std::sqrt(out.error / n);
+  return out;
+}
+
+std::string recall_run(const std::string& out, const std::string& member, int64_t seed) {
+  return (fs::path(out) / member / text("seed-", seed + 1)).string();
+}
+
+RecallRow ask_recall(const std::string& run, const RecallTask& task) {
+  const int64_t tokens = std::max(kTokens, kExamples * task.length());
+  const RecallScore s = score_run(checkpoint_file(run, "last"), task, tokens, {});
+  RecallRow row;
+  row.accuracy = s.accuracy, row.error = s.error, row.bits = s.bits;
+  row.state_bytes = s.state_bytes, row.answers = s.answers;
+  return row;
+}
+
+std::optional<std::vector<RecallRow>> train_recall(const Recipe& recipe, const Size& size, const Corpus& corpus,
+                                                   const TrainingFlags& flags, int64_t seeds, int& status) {
+  std::vector<RecallRow> found;
+  for (int64_t seed = 0; seed < seeds; seed++) {
+    TrainingFlags one = flags;
+    one.out = recall_run(flags.out, recipe.name, seed);
+    one.seed_offset = seed;
+    one.title = seeds > 1 ? text(recipe.name, " seed ", seed + 1) : recipe.name;
+    std::cerr << one.title << ": " << one.out << "\n";
+    const RunSummary run = train_member(recipe, size, corpus, one, true);
+    if (run.interrupted) {
+      std::cerr << "stopped; what was trained is kept: the same command goes on from here\n";
+      status = run.exit_status;
+      return {};
+    }
+    found.push_back(ask_recall(one.out, corpus.recall));
+    found.back().name = recipe.name;
+    found.back().parameters = run.parameters, found.back().tokens = run.tokens, found.back().seconds = run.seconds;
+  }
+  return found;
+}
 
 void eval_recall(const std::string& checkpoint, const std::string& task, int64_t tokens,
                  const std::vector<std::string>& sets, bool as_json) {
@@ -112,28 +141,17 @@ int compare_recall(const std::vector<std::string>& names, const Corpus& corpus, 
     check_plan(recipe, size, corpus, flags);
   }
   const fs::path out = flags.out;
-  std::vector<Row> rows;
+  std::vector<RecallRow> rows;
   json runs = json::array();
   for (const auto& [recipe, size] : members) {
-    std::vector<Row> found;
-    for (int64_t seed = 0; seed < seeds; seed++) {
-      TrainingFlags one = flags;
-      one.out = (out / recipe.name / text("seed-", seed + 1)).string();
-      one.seed_offset = seed;
-      one.title = seeds > 1 ? text(recipe.name, " seed ", seed + 1) : recipe.name;
-      std::cerr << one.title << ": " << one.out << "\n";
-      const RunSummary run = train_member(recipe, size, corpus, one, true);
-      if (run.interrupted) {
-        std::cerr << "stopped; what was trained is kept: the same command goes on from here\n";
-        return run.exit_status;
-      }
-      const RecallScore s = score_run(checkpoint_file(one.out, "last"), corpus.recall, kTokens, {});
-      found.push_back({recipe.name, run.parameters, s.state_bytes, run.tokens, s.answers, s.accuracy, s.error, s.bits,
-                       run.seconds});
-      runs.push_back(to_json(found.back()));
+    int status = 0;
+    const auto found = train_recall(recipe, size, corpus, flags, seeds, status);
+    if (!found) return status;
+    for (size_t seed = 0; seed < found->size(); seed++) {
+      runs.push_back(to_json((*found)[seed]));
       runs.back()["seed"] = seed + 1;
     }
-    rows.push_back(joined(found));
+    rows.push_back(over_seeds(*found));
     json report = {{"command", command_line}, {"task", corpus.recall.words()}, {"members", json::array()}};
     for (const auto& row : rows) report["members"].push_back(to_json(row));
     report["runs"] = runs;

@@ -47,19 +47,52 @@ std::vector<Study::Entry> entries_at(const Value& tree, const std::string& key) 
 }
 
 /// Names are folders and columns.
-void check_name(const Study::Entry& entry, const std::string& path) {
-  const bool plain = !entry.name.empty() && entry.name[0] != '.' &&
-                     entry.name.find_first_not_of(
-                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.+") == std::string::npos;
+void check_name(const std::string& name, const Place& place, const std::string& path) {
+  const bool plain =
+      !name.empty() && name[0] != '.' &&
+      name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.+") == std::string::npos;
   if (plain) return;
-  refuse(entry.place.text(), "[", path, ".name] expected letters, digits and _ - . +; found ",
-         entry.name.empty() ? "nothing" : entry.name);
+  refuse(place.text(), "[", path, ".name] expected letters, digits and _ - . +; found ",
+         name.empty() ? "nothing" : name);
+}
+
+std::vector<Study::Task> tasks_at(const Value& tree) {
+  std::vector<Study::Task> out;
+  const Value* list = tree.find("tasks");
+  if (!list) return out;
+  const auto* items = list->as<Value::Array>();
+  if (!items) wrong(*list, "tasks", "a list of tables, [[tasks]]", list->kind());
+  for (size_t i = 0; i < items->size(); ++i) {
+    const Value& item = (*items)[i];
+    const std::string path = text("tasks[", i, "]");
+    if (!item.as<Value::Table>()) wrong(item, path, "a table", item.kind());
+    auto task = read_options<Study::Task>(item, path);
+    task.place = item.place;
+    check_name(task.name, item.place, path);
+    if (!task.data.starts_with("recall:")) {
+      wrong(item, path + ".data", "a task of recall, recall:KIND", task.data.empty() ? "nothing" : task.data);
+    }
+    if (task.chart.empty()) wrong(item, path + ".chart", "the name of a chart", "nothing");
+    const auto named = [&](const std::string& name) {
+      return std::any_of(out.begin(), out.end(), [&](const auto& other) { return other.name == name; });
+    };
+    if (named(task.name)) wrong(item, path + ".name", "each name once", task.name + " twice");
+    const auto learned = std::find_if(out.begin(), out.end(), [&](const auto& other) { return other.name == task.of; });
+    if (!task.of.empty() && (learned == out.end() || !learned->of.empty())) {
+      wrong(item, path + ".of", "the name of a task before it that is learned", task.of);
+    }
+    if (!task.of.empty() && (!task.state.empty() || task.tokens > 0 || task.lanes > 0)) {
+      wrong(item, path, "neither state nor tokens nor lanes beside `of`: nothing is trained", "one of them");
+    }
+    out.push_back(std::move(task));
+  }
+  return out;
 }
 
 void check_entries(Study& study) {
   std::vector<std::string> names;
   const auto check = [&](const Study::Entry& entry, const std::string& path) {
-    check_name(entry, path);
+    check_name(entry.name, entry.place, path);
     if (std::find(names.begin(), names.end(), entry.name) != names.end()) {
       refuse(entry.place.text(), "[", path, ".name] expected each name once; found ", entry.name, " twice");
     }
@@ -115,7 +148,7 @@ std::string study_file(const std::string& name) {
 
 Study read_study(const std::string& path) {
   const Value tree = read_toml(path);
-  static const std::vector<std::string> known = {"about", "study", "train", "members", "after"};
+  static const std::vector<std::string> known = {"about", "study", "train", "members", "after", "tasks"};
   for (const auto& [key, value] : *tree.as<Value::Table>())
     if (std::find(known.begin(), known.end(), key) == known.end()) {
       wrong(value, key, "a known key", key + suggest(key, known));
@@ -135,6 +168,10 @@ Study read_study(const std::string& path) {
   study.after = entries_at(tree, "after");
   if (study.members.empty()) refuse(path, ": [members] expected at least one [[members]]; found none");
   check_entries(study);
+  study.tasks = tasks_at(tree);
+  if (!study.tasks.empty() && !study.after.empty()) {
+    refuse(path, ": [after] expected none beside [[tasks]]; found ", study.after[0].name);
+  }
   return study;
 }
 

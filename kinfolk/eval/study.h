@@ -20,6 +20,11 @@ namespace kinfolk {
 ///   name = "rerope"
 ///   member = "rope"
 ///   set = { "layers.0.branches.0.qk" = [{ kind = "rerope", window = 256 }] }
+///   [[tasks]]                       # instead of a text and [[after]]: every member learns every task
+///   name = "pairs_8"
+///   data = "recall:mqar,length=128,pairs=8"
+///   chart = "Recall", axis = "pairs", at = 8
+///   state = "16Ki"                  # bytes of state, as --state-budget
 struct StudySettings {
   std::string size = "tiny", reference;
   int64_t context = 0, windows = 8, last = 0;
@@ -46,7 +51,8 @@ struct Study {
     std::string member;  ///< of one that is applied: whose checkpoint is read
     std::string group;   ///< the chart it stands in
     std::string mode = "auto";
-    Value set;  ///< a table: setting = value
+    bool unlimited = false;  ///< of tasks: `state` does not bind it
+    Value set;               ///< a table: setting = value
     Place place;
     template <class V>
     void fields(V&& visit) {
@@ -55,6 +61,27 @@ struct Study {
       visit("member", member, "name of the trained member", Check{});
       visit("group", group, "chart that it stands in", Check{});
       visit("mode", mode, "how it reads beyond the trained length", one_of({"auto", "stream", "blocks"}));
+      visit("unlimited", unlimited, "with tasks: a member whose state is left as it is, to set the others against");
+    }
+  };
+  /// A task that all members learn, or one that those of another task are asked afterwards: a point of a chart.
+  struct Task {
+    std::string name, data, chart, axis, state, of;
+    double at = 0;
+    int64_t tokens = 0, lanes = 0;
+    Place place;
+    template <class V>
+    void fields(V&& visit) {
+      visit("name", name, "folder of its runs", Check{});
+      visit("data", data, "the task, recall:KIND,key=value", Check{});
+      visit("chart", chart, "chart that it is a point of", Check{});
+      visit("axis", axis, "what the chart has across", Check{});
+      visit("at", at, "where the point stands across", Check{});
+      visit("state", state, "bytes of state of each member, such as 16Ki; empty: as the recipes are", Check{});
+      visit("of", of, "name of the task whose members are asked, nothing is trained; empty: they learn this one",
+            Check{});
+      visit("tokens", tokens, "budget in tokens in the place of the study's; 0: the study's", at_least(0));
+      visit("lanes", lanes, "examples of a step in the place of the study's; 0: the study's", at_least(0));
     }
   };
   std::string name;  ///< of the file
@@ -62,6 +89,7 @@ struct Study {
   StudySettings settings;
   Value train;  ///< a table of training settings
   std::vector<Entry> members, after;
+  std::vector<Task> tasks;
 };
 
 /// The path of the study that a name ("extrapolation") or a path means; "" when it is a recipe's or nothing.

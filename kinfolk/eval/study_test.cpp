@@ -166,5 +166,58 @@ TEST(ShippedStudies, NamesOfRecipesAreNone) {
   EXPECT_EQ(study_file((fs::path(share_folder()) / "recipes/rope.toml").string()), "");
 }
 
+constexpr auto kTasks = R"(
+[[members]]
+recipe = "rope"
+unlimited = true
+[[tasks]]
+name = "four"
+data = "recall:mqar,pairs=4"
+chart = "Recall"
+axis = "pairs"
+at = 4
+state = "16Ki"
+lanes = 8
+[[tasks]]
+name = "eight"
+data = "recall:mqar,pairs=8"
+chart = "Recall"
+at = 8
+of = "four"
+)";
+
+TEST_F(Studies, ReadsTasks) {
+  const Study study = read_study(write(kTasks));
+  ASSERT_EQ(study.tasks.size(), 2u);
+  EXPECT_TRUE(study.members[0].unlimited);
+  EXPECT_EQ(study.tasks[0].state, "16Ki");
+  EXPECT_EQ(study.tasks[0].lanes, 8);
+  EXPECT_EQ(study.tasks[1].of, "four");
+  EXPECT_EQ(study.tasks[1].at, 8);
+}
+
+TEST_F(Studies, RefusesTasksThatCannotBe) {
+  const std::string head = "[[members]]\nrecipe = \"rope\"\n[[tasks]]\nchart = \"c\"\nname = \"a\"\n";
+  const auto refused = [&](const std::string& text, const std::string& words) {
+    try {
+      read_study(write(text));
+      ADD_FAILURE() << "accepted: " << text;
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("mine.toml"), std::string::npos) << error.what();
+    }
+  };
+  refused(head + "data = \"book.txt\"\n", "expected a task of recall");
+  refused(head, "expected a task of recall");
+  refused(head + "data = \"recall:mqar\"\nof = \"b\"\n", "expected the name of a task before it");
+  refused(head + "data = \"recall:mqar\"\nof = \"a\"\n", "expected the name of a task before it");
+  refused(head + "data = \"recall:mqar\"\npairs = 3\n", "expected a known key");
+  refused(std::string(kTasks) + "[[tasks]]\nname = \"four\"\nchart = \"c\"\ndata = \"recall:mqar\"\n", "twice");
+  refused(std::string(kTasks) +
+              "[[tasks]]\nname = \"x\"\nchart = \"c\"\ndata = \"recall:mqar\"\nof = \"four\"\nlanes = 2\n",
+          "nothing is trained");
+  refused(std::string(kTasks) + "[[after]]\nname = \"x\"\nmember = \"rope\"\nmode = \"blocks\"\n", "beside [[tasks]]");
+}
+
 }  // namespace
 }  // namespace kinfolk

@@ -119,5 +119,59 @@ TEST_F(StudyProgram, RefusesBeforeAnythingIsTrained) {
   EXPECT_FALSE(exists("out"));
 }
 
+TEST_F(StudyProgram, LearnsTasksAndAsksOthers) {
+  const std::string study = R"(about = "small tasks"
+[study]
+size = "size.toml"
+[train]
+tokens = 640
+[[members]]
+recipe = "rope"
+unlimited = true
+[[members]]
+recipe = "retnet"
+[[tasks]]
+name = "two"
+data = "recall:mqar,vocabulary=40,length=16,pairs=2"
+chart = "Pairs"
+axis = "pairs"
+at = 2
+state = "1Ki"
+lanes = 4
+[[tasks]]
+name = "longer"
+data = "recall:mqar,vocabulary=40,length=32,pairs=4"
+chart = "Pairs"
+at = 4
+of = "two"
+)";
+  write("study.toml", study);
+  const ProgramResult ran = run({"compare", "study.toml", "--out", "out"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  EXPECT_TRUE(has(ran.out, "| right answers, %, by pairs | 2 | 4 |")) << ran.out;
+  const json report = json::parse(read("out/report.json"));
+  ASSERT_EQ(report["rows"].size(), 4u);
+  EXPECT_EQ(report["rows"][3]["task"], "longer");
+  EXPECT_EQ(report["rows"][3]["name"], "retnet");
+  EXPECT_NEAR(report["rows"][3]["state_bytes"].get<double>(), 1024, 103);
+  EXPECT_GT(report["rows"][0]["state_bytes"].get<double>(), 0);
+  EXPECT_TRUE(exists("out/two/retnet/seed-1/checkpoints/last.safetensors"));
+  EXPECT_FALSE(exists("out/longer"));
+  EXPECT_TRUE(has(read("out/report.html"), "small tasks"));
+  EXPECT_TRUE(has(read("out/pairs.svg"), "<svg"));
+  // The same by hand.
+  const ProgramResult asked =
+      run({"eval", "out/two/retnet/seed-1", "--data", "recall:mqar,vocabulary=40,length=32,pairs=4", "--json"});
+  ASSERT_EQ(asked.status, 0) << asked.err;
+  EXPECT_EQ(json::parse(asked.out)["accuracy"], report["rows"][3]["accuracy"]);
+  expect_refusal(run({"compare", "study.toml", "--out", "out2", "--data", "book.txt"}), 2,
+                 {"--data", "study of tasks"});
+  expect_refusal(run({"compare", "study.toml", "--out", "out2", "--state-budget", "1Ki"}), 2, {"--state-budget"});
+  write("study.toml", study + "[[tasks]]\nname = \"far\"\nchart = \"x\"\ndata = \"recall:mqra\"\n");
+  expect_refusal(run({"compare", "study.toml", "--out", "out2"}), 2, {"mqra"});
+  expect_refusal(run({"compare", "rope", "--out", "out2"}), 2, {"[--data]"});
+  EXPECT_FALSE(exists("out2"));
+}
+
 }  // namespace
 }  // namespace kinfolk
