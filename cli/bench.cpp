@@ -6,9 +6,11 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench_stream.h"
 #include "cli/command.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/eval/bench_attend.h"
+#include "kinfolk/eval/bench_memory.h"
 #include "kinfolk/eval/bench_scan.h"
 #include "kinfolk/eval/throughput.h"
 #include "kinfolk/kernels/isa.h"
@@ -67,7 +69,9 @@ struct Operator {
 };
 constexpr Operator kOperators[] = {
     {"attend", "Softmax attention beside libtorch's own (SDPA)", bench_attend_groups, bench_attend},
-    {"scan", "Recurrences beside attention and beside the same in torch operators", bench_scan_groups, bench_scan}};
+    {"scan", "Recurrences beside attention and beside the same in torch operators", bench_scan_groups, bench_scan},
+    {"memory", "Reading with a memory beside computing the context anew for every token", bench_memory_groups,
+     bench_memory}};
 
 struct OperatorFlags {
   std::vector<std::string> groups;
@@ -127,7 +131,7 @@ void add_operator(CLI::App& bench, const Operator& which) {
   std::string rows = "Rows:\n";
   for (const auto& [group, about] : which.groups()) {
     rows +=
-        "  " + group + std::string(std::max<size_t>(1, 12 - std::min<size_t>(group.size(), 11)), ' ') + about + "\n";
+        "  " + group + std::string(std::max<size_t>(1, 16 - std::min<size_t>(group.size(), 15)), ' ') + about + "\n";
   }
   command->footer(
       rows +
@@ -152,6 +156,7 @@ void add_bench(CLI::App& app, int&) {
   command->add_flag("--json", flags->json, "Print the result as JSON");
   command->require_subcommand(0, 1);
   for (const Operator& which : kOperators) add_operator(*command, which);
+  add_bench_stream(*command);
   // The words before an operator are of this command, and would have no effect.
   command->parse_complete_callback([command] {
     const auto chosen = command->get_subcommands();

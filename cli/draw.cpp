@@ -10,6 +10,7 @@
 #include "kinfolk/eval/markup.h"
 #include "kinfolk/eval/plot.h"
 #include "kinfolk/eval/sight.h"
+#include "kinfolk/eval/slots.h"
 #include "kinfolk/nn/model.h"
 #include "kinfolk/pattern/draw.h"
 #include "kinfolk/pattern/pattern.h"
@@ -224,6 +225,58 @@ Pictures draw_memory(const Flags& flags, int64_t length) {
           {{flags.words[1], sight_of(recipe, length, facts)}}};
 }
 
+/// Segments of 8 or so, and all other lengths of [let] as much shorter; the rate of a compression stays.
+std::string scale_slots(Recipe& recipe) {
+  Value* let = recipe.tree.find("let");
+  const Value* segment = let ? let->find("segment") : nullptr;
+  const Value* rate = let ? let->find("rate") : nullptr;
+  if (!segment || !segment->as<int64_t>()) return "";
+  const int64_t c = rate && rate->as<int64_t>() ? std::max<int64_t>(1, *rate->as<int64_t>()) : 1;
+  const int64_t drawn = std::max((8 + c - 1) / c, std::min<int64_t>(c, 2)) * c;
+  const double times = static_cast<double>(drawn) / static_cast<double>(*segment->as<int64_t>());
+  if (times >= 1) return "";
+  std::string said;
+  for (auto& [name, value] : *let->as<Value::Table>()) {
+    const auto* number = value.as<int64_t>();
+    if (!number || name == "rate") continue;
+    value.data = std::max<int64_t>(1, std::llround(static_cast<double>(*number) * times));
+    said += text(said.empty() ? " (drawn small: " : ", ", name, " = ", *value.as<int64_t>());
+  }
+  return said + ")";
+}
+
+/// The slots of a compressive memory: which tokens each stands for, segment by segment.
+void print_slots(const Flags& flags) {
+  Recipe recipe = recipe_of(flags.words[1], {});
+  std::string title = flags.words[1] + ": what the memory holds when a segment begins";
+  if (flags.sets.empty()) title += scale_slots(recipe);
+  for (const auto& set : flags.sets) override_recipe(recipe, set);
+  check_facts(flags, write_toml(recipe.tree));
+  std::map<std::string, at::Tensor> facts;
+  int64_t length = flags.length;
+  if (!flags.documents.empty()) {
+    if (length == 0) length = memory_pictures(recipe, 0, kLongestMemory).at(0).tokens;
+    facts["segment"] = facts_for(flags, length).at("segment");
+  }
+  const auto pictures = memory_pictures(recipe, length, kLongestMemory, facts);
+  if (!flags.svg.empty()) {
+    if (pictures.size() > 1) {
+      refuse("[draw.--svg] expected one kind of memory; found ", pictures.size(), " (without --svg all are shown)");
+    }
+    return write_file(flags.svg, svg(pictures[0], title));
+  }
+  std::cout << title << "\n";
+  for (const auto& picture : pictures) std::cout << draw_text(picture);
+}
+
+/// Whether that is what `draw memory` shows of the recipe.
+bool shows_slots(const Flags& flags) {
+  if (flags.words[0] != "memory" || flags.words.size() != 2) return false;
+  if (!has_slots(recipe_of(flags.words[1], flags.sets))) return false;
+  if (flags.length > kLongestMemory) refuse("[--length] expected at most ", kLongestMemory, "; found ", flags.length);
+  return true;
+}
+
 /// The shortest picture that shows more than a triangle, or a square; the shortest of all when none does.
 Pictures fitting(const Flags& flags, const std::function<Pictures(int64_t)>& draw) {
   if (flags.length > 0) return draw(flags.length);
@@ -306,8 +359,10 @@ Pictures pictures_of(const Flags& flags) {
 
 void add_draw(CLI::App& app, int&) {
   auto flags = std::make_shared<Flags>();
-  auto* command = app.add_subcommand(
-      "draw", "Show patterns of attention, those of a recipe, or who sees whom in a member (draw memory RECIPE)");
+  auto* command = app.add_subcommand("draw",
+                                     "Show patterns of attention, those of a recipe, or who sees whom in a member "
+                                     "(draw memory RECIPE): where a memory "
+                                     "is compressed, which tokens each slot stands for");
   command->add_option("what", flags->words, "A pattern, one for each head, a recipe, or: memory RECIPE")
       ->required()
       ->type_name("");
@@ -327,8 +382,10 @@ void add_draw(CLI::App& app, int&) {
       "Examples: kinfolk draw \"causal & window(4)\"\n"
       "          kinfolk draw \"causal & blocks(4, 24, 0)\" \"causal & blocks(4, 24, -1)\"\n"
       "          kinfolk draw blockwise --svg heads.svg\n"
-      "          kinfolk draw memory transformer_xl");
+      "          kinfolk draw memory transformer_xl\n"
+      "          kinfolk draw memory compressive --svg slots.svg");
   command->callback([flags] {
+    if (shows_slots(*flags)) return print_slots(*flags);
     const Pictures pictures = pictures_of(*flags);
     if (flags->svg.empty()) {
       std::cout << draw_text(pictures.each, pictures.title);

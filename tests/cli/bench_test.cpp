@@ -1,4 +1,4 @@
-// bench attend, bench scan: a table or JSON, and what is refused.
+// bench attend, scan, memory: a table or JSON, and what is refused.
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -56,6 +56,16 @@ TEST_F(BenchCommand, ScanRunsEveryGroup) {
   EXPECT_EQ(groups_of(ran), (std::set<std::string>{"growth", "decode", "accuracy"}));
   for (const auto& row : nlohmann::json::parse(ran.out, nullptr, false)) {
     if (row["group"] == "accuracy") EXPECT_LT(row["ours"].get<double>(), 1e-5) << row;
+  }
+}
+
+TEST_F(BenchCommand, MemoryRunsEveryGroup) {
+  const ProgramResult ran = run({"bench", "memory", "--lengths", "300", "--json"});
+  EXPECT_EQ(groups_of(ran), (std::set<std::string>{"transformer_xl", "compressive", "reach"}));
+  for (const auto& row : nlohmann::json::parse(ran.out, nullptr, false)) {
+    // A state is far smaller where most of the reach is compressed; recurrence spares most of the work.
+    if (row["unit"] == "B") EXPECT_LT(row["ratio"].get<double>(), 0.8) << row;
+    if (row["group"] == "transformer_xl") EXPECT_GT(row["ratio"].get<double>(), 10) << row;
   }
 }
 

@@ -105,6 +105,18 @@ TEST_F(Show, DrawTheMemoryOfEachKind) {
     EXPECT_TRUE(has(segment, part)) << segment;
 }
 
+TEST_F(Show, DrawTheSlotsOfACompressiveMemory) {
+  const std::string slots = out({"draw", "memory", "compressive"});
+  for (const char* part : {"drawn small: segment = 8, memory = 8, slots = 8", "   8  mmmmmmmmqqqqqqqq\n",
+                           "  24  [--][--][--][--]mmmmmmmmqqqqqqqq\n", "..[--][--]"})
+    EXPECT_TRUE(has(slots, part)) << slots;
+  const std::string set = out({"draw", "memory", "compressive", "--set", "let.segment=4", "--set", "let.memory=4",
+                               "--set", "let.slots=2", "--set", "let.rate=2", "--length", "20", "--documents", "5"});
+  EXPECT_TRUE(has(set, "  12  ....XX[]mmmmqqqq\n")) << set;
+  EXPECT_EQ(out({"draw", "memory", "compressive", "--svg", "slots.svg"}), "");
+  EXPECT_TRUE(has(read("slots.svg"), "<svg"));
+}
+
 TEST_F(Show, CheckAndBench) {
   const std::string laws = out({"check", "window"});
   EXPECT_TRUE(has(laws, "window ") && has(laws, "laws hold")) << laws;

@@ -63,6 +63,8 @@ struct Compressive : Memory {
   double flops(int64_t length, int64_t from) const override;
   std::string explain() const override;
 
+  const Options& options() const { return options_; }
+  int64_t left(int64_t begin) const;  ///< D of a segment that begins there: the tokens before have left the FIFO
   /// Names of the state's tensors.
   static constexpr auto kInputs = "x", kAt = "at", kDocument = "document", kUsage = "usage", kSlots = "slot",
                         kSlotAt = "slot_at", kSlotDocument = "slot_document", kSlotFirst = "slot_first",
@@ -74,7 +76,6 @@ struct Compressive : Memory {
  private:
   struct Rows;
   struct Made;
-  int64_t left(int64_t begin) const;       ///< D of a segment that begins there
   Tensor left(const Tensor& begin) const;  ///< the same for each
   Made make_slots(const Rows& rows, const Tensor& fresh_at) const;
   Tensor loss_of(const Made& made, const Rows& rows, const Eyes& eyes, bool documents) const;
