@@ -20,7 +20,8 @@ namespace kinfolk {
 namespace {
 
 struct EvalFlags {
-  std::string run, data, lengths, mode = "auto", checkpoint = "last", store;
+  std::string run, data, lengths, mode = "auto", checkpoint = "last", store, memory_limit, at_limit = "drop";
+  std::string load_session, save_session;
   int64_t tokens = 0, chunk = 512, windows = 0, last = 0;
   std::vector<std::string> sets;
   bool json = false, whole = false;
@@ -49,6 +50,8 @@ void print_json(const Scores& scores) {
                               {"tokens", s.tokens},
                               {"tokens_per_second", s.tokens_per_second},
                               {"state_bytes", s.state_bytes},
+                              {"state_held_bytes", s.held_bytes},
+                              {"policy", s.policy},
                               {"peak_growth_bytes", s.peak_growth}});
     if (!s.last_bits.empty()) {
       const auto [mean, error] = mean_and_error(s.last_bits);
@@ -147,6 +150,10 @@ void run_eval(const EvalFlags& flags) {
   }
   ScoreOptions options;
   options.windows = flags.windows, options.last = flags.last;
+  options.session.at_limit = flags.at_limit;
+  if (!flags.memory_limit.empty()) {
+    options.session.memory_limit = parse_count(flags.memory_limit, "--memory-limit", 1);
+  }
   if (flags.windows > 0 && flags.tokens > 0) refuse("[eval] expected one of --windows and --tokens; found both");
   if (!flags.lengths.empty()) options.lengths = parse_counts(flags.lengths, "--lengths");
   const std::string file = checkpoint_file(flags.run, flags.checkpoint);
@@ -162,10 +169,30 @@ void run_eval(const EvalFlags& flags) {
   options.tokens = flags.tokens > 0 ? flags.tokens : searches ? 8192 : 65536;
   options.chunk = flags.chunk;
   options.mode = flags.mode;
+  std::optional<Session> from;
+  if (!flags.load_session.empty()) {
+    if (flags.mode == "blocks" || model.traits().context > 0) {
+      refuse("[--load-session] expected a member that reads on from what came before; found blocks");
+    }
+    from = Session::load(model, flags.load_session, options.session);
+    if (from->lanes() != 1) refuse("[--load-session] expected a session of one lane; found ", from->lanes());
+    options.from = &*from, options.lanes = 1;
+  }
+  if (!flags.save_session.empty()) {
+    if (flags.windows != 1 || options.lengths.size() != 1) {
+      refuse("[--save-session] expected one text to be read: --windows 1 and one of --lengths; found several");
+    }
+    options.end = [&](Session& session) { session.save(flags.save_session); };
+  }
   Progress progress("scoring", 1.0);
   options.progress = [&](double share) { progress.update(share); };
   const Scores scores = score(model, text, options);
   progress.finish();
+  std::cerr << "state: " << scores.lengths.back().policy;
+  if (const int64_t held = scores.lengths.back().held_bytes; held > 0) {
+    std::cerr << "; its memory took at most " << human_bytes(static_cast<double>(held)) << " a window";
+  }
+  std::cerr << "\n";
   if (flags.json) {
     print_json(scores);
   } else {
@@ -207,6 +234,21 @@ void add_eval(CLI::App& app, int&) {
   add_choice(*command, "--mode", flags->mode, {"auto", "stream", "blocks"},
              "stream: one state is carried over the whole length; blocks: a fresh state every trained length; auto: "
              "stream where the member can");
+  command
+      ->add_option("--memory-limit", flags->memory_limit,
+                   "Bytes that the state of each window may take, such as 64Ki; kept exactly")
+      ->type_name("NUMBER");
+  add_choice(*command, "--at-limit", flags->at_limit, {"drop", "refeed"},
+             "Where the memory limit is met by a member that keeps every key. drop: the newest keys that fit are kept; "
+             "refeed: go on with a fresh state made from the newest half");
+  command
+      ->add_option("--load-session", flags->load_session,
+                   "Windows go on from what this session has read (see generate), not from nothing")
+      ->type_name("FILE");
+  command
+      ->add_option("--save-session", flags->save_session,
+                   "With --windows 1 and one length: what has read them, to go on from with generate or eval")
+      ->type_name("FILE");
   command->add_option("--checkpoint", flags->checkpoint, "last, best, or the name of a numbered one")
       ->capture_default_str()
       ->type_name("NAME");
@@ -217,10 +259,14 @@ void add_eval(CLI::App& app, int&) {
   command->add_flag("--json", flags->json, "Print the result as JSON");
   command->footer(
       "Windows of each length are spread evenly over the text; each starts from nothing. The error bar (+-) is the\n"
-      "standard error over windows. Example: kinfolk eval runs/rope --data BOOK.txt --lengths 256,1024,4096");
-  for (const char* name : {"--lengths", "--windows", "--last", "--chunk", "--mode"})
+      "standard error over windows. Examples: kinfolk eval runs/rope --data BOOK.txt --lengths 256,1024,4096\n"
+      "  kinfolk eval runs/rope --data BOOK.txt --whole --lengths 100k --windows 1 --save-session book.session\n"
+      "  kinfolk eval runs/rope --data BOOK.txt --lengths 64k --memory-limit 256Ki");
+  for (const char* name : {"--lengths", "--windows", "--last", "--chunk", "--mode", "--memory-limit", "--at-limit",
+                           "--load-session", "--save-session"})
     flags->of_text.push_back(command->get_option(name));
-  for (const char* name : {"--lengths", "--chunk", "--mode", "--whole", "--windows", "--last", "--store"}) {
+  for (const char* name : {"--lengths", "--chunk", "--mode", "--whole", "--windows", "--last", "--store",
+                           "--memory-limit", "--at-limit", "--load-session", "--save-session"}) {
     flags->of_task.push_back(command->get_option(name));
   }
   command->callback([flags] { run_eval(*flags); });

@@ -1,5 +1,6 @@
 // generate: text from a run, streamed; or images.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -24,6 +25,7 @@ constexpr size_t kLongestPrompt = size_t{1} << 30;
 
 struct GenerateFlags {
   std::string run, prompt, file, tokens = "256", checkpoint = "last", stdin_mark, store, memory_limit;
+  std::string session, load_session, save_session;
   std::vector<std::string> sets;
   GenerateOptions options;
   int64_t samples = 1, seed = 1;
@@ -71,7 +73,30 @@ void print_json(const Piece& piece) {
   std::cout << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
 }
 
-void print_summary(const Generated& result) {
+/// Session files that cannot be meant together.
+void check_sessions(const GenerateFlags& flags) {
+  if (!flags.session.empty() && (!flags.load_session.empty() || !flags.save_session.empty())) {
+    refuse("[--session] expected it alone, since it is read and written; found it with ",
+           flags.load_session.empty() ? "--save-session" : "--load-session");
+  }
+  if (flags.samples > 1 && !(flags.session.empty() && flags.save_session.empty())) {
+    refuse("[--samples] expected 1 where a session is saved; found ", flags.samples);
+  }
+}
+
+/// The session file to begin from; "": none.
+std::string from_session(const GenerateFlags& flags) {
+  if (!flags.load_session.empty()) return flags.load_session;
+  return !flags.session.empty() && access(flags.session.c_str(), F_OK) == 0 ? flags.session : "";
+}
+
+int64_t model_bytes(const Model& model) {
+  int64_t sum = 0;
+  for (const auto& [name, tensor] : model.weights()) sum += static_cast<int64_t>(tensor.nbytes());
+  return sum;
+}
+
+void print_summary(const Generated& result, int64_t weights) {
   const auto rate = [](int64_t count, double seconds) {
     return human_count(static_cast<double>(count) / std::max(1e-9, seconds)) + "/s";
   };
@@ -79,12 +104,16 @@ void print_summary(const Generated& result) {
   if (result.prompt_read < result.prompt_tokens) {
     line += kinfolk::text(", of which the newest ", result.prompt_read, " were read");
   }
-  line += kinfolk::text(" at ", rate(result.prompt_read, result.prompt_seconds), ", ", result.tokens, " new at ",
-                        rate(result.tokens, result.decode_seconds), "; state ",
-                        human_bytes(static_cast<double>(result.state_bytes)), ", at most ",
-                        human_bytes(static_cast<double>(result.largest_state)), "; ", result.policy);
+  line += kinfolk::text(
+      " at ", rate(result.prompt_read, result.prompt_seconds), ", ", result.tokens, " new at ",
+      rate(result.tokens, result.decode_seconds), "; state ", human_bytes(static_cast<double>(result.state_bytes)),
+      ", at most ", human_bytes(static_cast<double>(result.largest_state)), " (",
+      result.most_bytes < 0 ? std::string("no bound")
+                            : text("never above ", human_bytes(static_cast<double>(result.most_bytes))),
+      "); ", result.policy);
   if (result.refeeds) line += kinfolk::text(" (", result.refeeds, result.refeeds == 1 ? " time)" : " times)");
-  std::cerr << line << "; peak memory " << human_bytes(static_cast<double>(peak_resident_bytes())) << "\n";
+  std::cerr << line << "; weights " << human_bytes(static_cast<double>(weights)) << ", peak memory of the program "
+            << human_bytes(static_cast<double>(peak_resident_bytes())) << "\n";
 }
 
 void run_images(const GenerateFlags& flags, int& status) {
@@ -115,9 +144,10 @@ void run_generate(const GenerateFlags& flags, int& status) {
   if (flags.images.complete_given) refuse("[--complete] expected it with --images; found it with text");
   GenerateOptions options = flags.options;
   options.tokens = flags.tokens == "-1" ? -1 : parse_count(flags.tokens, "--tokens");
-  if (!flags.memory_limit.empty()) options.memory_limit = parse_count(flags.memory_limit, "--memory-limit", 1);
+  if (!flags.memory_limit.empty()) options.session.memory_limit = parse_count(flags.memory_limit, "--memory-limit", 1);
   if (options.tokens < 0 && flags.samples > 1) refuse("[--samples] expected 1 with --tokens -1; found ", flags.samples);
   check_generate(options);
+  check_sessions(flags);
   const std::string prompt = prompt_of(flags);
   auto loaded = load_with_store(checkpoint_file(flags.run, flags.checkpoint), flags.sets, flags.store);
   if (loaded.record.images.any()) {
@@ -125,6 +155,18 @@ void run_generate(const GenerateFlags& flags, int& status) {
   }
   prepare_store(loaded, flags.store, flags.sets);
   watch_interrupts();
+  const std::string from = from_session(flags), to = flags.session.empty() ? flags.save_session : flags.session;
+  std::optional<Session> begin;
+  if (from.empty()) {
+    begin.emplace(*loaded.model, options.session);
+  } else {
+    begin = Session::load(*loaded.model, from, options.session);
+    if (begin->lanes() != 1) {
+      refuse("[--load-session] expected a session of one lane; found ", begin->lanes(), " in ", from);
+    }
+    if (!flags.quiet) std::cerr << "session of " << begin->position() << " bytes from " << from << "\n";
+  }
+  options.read_last = !to.empty();
   for (int64_t sample = 0; sample < flags.samples && !asked_to_stop(); ++sample) {
     options.sampler.seed = static_cast<uint64_t>(flags.seed + sample);
     if (flags.samples > 1) std::cerr << "sample " << sample + 1 << ", seed " << options.sampler.seed << "\n";
@@ -134,7 +176,8 @@ void run_generate(const GenerateFlags& flags, int& status) {
       if (share >= 1) progress.finish();
       return !asked_to_stop();
     };
-    const Generated result = generate(*loaded.model, prompt, options, [&](const Piece& piece) {
+    Session session = *begin;
+    const Generated result = generate(session, prompt, options, [&](const Piece& piece) {
       if (flags.json) {
         print_json(piece);
       } else {
@@ -144,7 +187,11 @@ void run_generate(const GenerateFlags& flags, int& status) {
       return static_cast<bool>(std::cout) && !asked_to_stop();
     });
     if (!flags.json) std::cout << "\n";
-    if (!flags.quiet && std::cout) print_summary(result);
+    if (!flags.quiet && std::cout) print_summary(result, model_bytes(*loaded.model));
+    if (!to.empty()) {
+      session.save(to);
+      if (!flags.quiet) std::cerr << "session of " << session.position() << " bytes saved to " << to << "\n";
+    }
   }
   if (asked_to_stop()) status = 130;
 }
@@ -185,8 +232,19 @@ void add_generate(CLI::App& app, int& status) {
       ->add_option("--memory-limit", flags->memory_limit,
                    "Bytes that the state (what the member keeps of the past) may take, such as 64Mi; kept exactly")
       ->type_name("NUMBER");
-  add_choice(*command, "--at-limit", flags->options.at_limit, {"refeed", "stop"},
-             "Where positions or memory end. refeed: go on with a fresh state made from the newest half; stop: end");
+  add_choice(
+      *command, "--at-limit", flags->options.session.at_limit, {"drop", "refeed", "stop"},
+      "Where the memory limit is met by a member that keeps every key. drop: the newest keys that fit are kept, "
+      "older ones dropped; refeed: go on with a fresh state made from the newest half; stop: end. Where positions "
+      "end, drop does as refeed");
+  command
+      ->add_option("--session", flags->session,
+                   "File that holds what was read before: the text goes on from it if it exists, and it is written at "
+                   "the end, so that the next call goes on from there without reading it all again")
+      ->type_name("FILE");
+  command->add_option("--load-session", flags->load_session, "The same, only read: it must exist, and stays as it is")
+      ->type_name("FILE");
+  command->add_option("--save-session", flags->save_session, "The same, only written at the end")->type_name("FILE");
   command->add_option("--checkpoint", flags->checkpoint, "last, best, or the name of a numbered one")
       ->capture_default_str()
       ->type_name("NAME");
@@ -209,10 +267,13 @@ void add_generate(CLI::App& app, int& status) {
   command->footer(
       "The options of the draw apply in this order: repetition, temperature, top-k, top-p, min-p.\n"
       "Examples: kinfolk generate runs/rope --prompt \"It was \" -n 500\n"
+      "          kinfolk generate runs/rope --prompt-file BOOK.txt -n 200 --session book.session\n"
+      "          kinfolk generate runs/rope --prompt \"Then \" -n 200 --session book.session\n"
+      "          kinfolk generate runs/rope -n -1 --memory-limit 4Mi\n"
       "          kinfolk generate runs/image_2d --images 16 --out samples.svg");
   flags->of_text.push_back(mark);
-  for (const char* name :
-       {"--prompt", "--prompt-file", "--tokens", "--samples", "--stop", "--memory-limit", "--at-limit"}) {
+  for (const char* name : {"--prompt", "--prompt-file", "--tokens", "--samples", "--stop", "--memory-limit",
+                           "--at-limit", "--session", "--load-session", "--save-session"}) {
     flags->of_text.push_back(command->get_option(name));
   }
   command->callback([flags, prompt, complete, &status] {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinfolk/eval/sampler.h"
+#include "kinfolk/eval/session.h"
 #include "kinfolk/nn/model.h"
 
 namespace kinfolk {
@@ -15,11 +16,8 @@ struct GenerateOptions {
   SamplerOptions sampler;
   int64_t tokens = 256;           ///< new bytes; -1: without end
   std::vector<std::string> stop;  ///< generation ends before the first of these would appear
-  int64_t memory_limit = 0;       ///< bytes of state; 0: none
-  /// What happens when the positions or the memory end: "refeed" starts a fresh state from the newest half of what
-  /// fits; "stop" ends with a message. Members with a bounded state and unbounded positions never get there.
-  std::string at_limit = "refeed";
-  int64_t chunk = 256;  ///< prompt bytes of one call
+  bool read_last = false;         ///< the last byte is read, too, so that the session can go on
+  SessionOptions session;         ///< memory limit, and what happens there; of a session that is made here
   /// After each chunk of the prompt, with the share that was read; false: end there.
   std::function<bool(double share)> reading;
 };
@@ -27,10 +25,11 @@ struct GenerateOptions {
 struct Generated {
   std::string text;           ///< what was added to the prompt; of an endless text that `out` receives, the end
   std::string ended;          ///< "tokens", "stop string", "limit of N tokens" or "asked" (a callback returned false)
-  std::string policy;         ///< what the member does at its limit, in words
+  std::string policy;         ///< what the member keeps, and does at its limit, in words
   int64_t prompt_tokens = 0;  ///< 1 for an empty prompt: the newline
   int64_t prompt_read = 0;    ///< fewer when the prompt is longer than what fits: its newest half-capacity
-  int64_t tokens = 0, refeeds = 0, state_bytes = 0, largest_state = 0;
+  int64_t tokens = 0, refeeds = 0;
+  int64_t state_bytes = 0, largest_state = 0, most_bytes = -1;  ///< Session::bytes at the end, and at most; its bound
   double prompt_seconds = 0, decode_seconds = 0;
 };
 
@@ -44,8 +43,12 @@ struct Piece {
 void check_generate(const GenerateOptions& options);
 
 /// An empty prompt starts from a newline. Throws Error when not even one token fits into the memory limit, UsageError
-/// when the prompt does not fit and `at_limit` is "stop".
+/// when the prompt does not fit and it is to stop at the limit.
 Generated generate(Model& model, const std::string& prompt, const GenerateOptions& options,
+                   const std::function<bool(const Piece&)>& out = {});
+/// Goes on from what the session has read, then the prompt, which may be empty. With read_last the session has read all
+/// of the text afterwards. (A stop string and what stood behind it is read although it is not let out.)
+Generated generate(Session& session, const std::string& prompt, const GenerateOptions& options,
                    const std::function<bool(const Piece&)>& out = {});
 
 /// The longest prefix that does not end inside a UTF-8 character (invalid bytes count as characters).

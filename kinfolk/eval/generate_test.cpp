@@ -67,7 +67,7 @@ TEST(Generate, PromptInPiecesOfAnySizeIsTheSamePrompt) {
     options.tokens = 20, options.sampler.temperature = 0;
     const std::string prompt(50, 'q');
     const std::string whole = generate(*model, prompt, options).text;
-    options.chunk = 7;
+    options.session.chunk = 7;
     EXPECT_EQ(generate(*model, prompt, options).text, whole) << name;
   }
 }
@@ -158,7 +158,7 @@ TEST(Generate, RefeedIsAFreshStateOfTheNewestHalf) {
   for (const unsigned char c : "a" + result.text) seen.push_back(c);
   const Batch batch{at::tensor(std::vector<int64_t>(seen.begin() + 4, seen.begin() + 9)).unsqueeze(0), {}};
   EXPECT_EQ(model->score(batch).select(1, -1).argmax().item<int64_t>(), seen[9]);
-  options.at_limit = "stop";
+  options.session.at_limit = "stop";
   const Generated stopped = generate(*model, "a", options);
   EXPECT_EQ(stopped.ended, "limit of 8 tokens");
   EXPECT_EQ(stopped.text, result.text.substr(0, 8));
@@ -172,7 +172,7 @@ TEST(Generate, PromptLongerThanWhatFits) {
   EXPECT_EQ(result.prompt_tokens, 12);
   EXPECT_EQ(result.prompt_read, 4);
   EXPECT_EQ(result.text, generate(*model, "ijkl", options).text);
-  options.at_limit = "stop";
+  options.session.at_limit = "stop";
   EXPECT_THROW(generate(*model, "abcdefghijkl", options), UsageError);
   EXPECT_EQ(generate(*model, "abcdefgh", options).ended, "limit of 8 tokens");
 }
@@ -184,10 +184,10 @@ TEST(Generate, MemoryLimitIsKeptAtEveryStepByEveryMember) {
     if (!model->traits().streams) continue;
     const int64_t start = model->start(1).bytes();
     GenerateOptions options;
-    options.tokens = 30, options.chunk = 5;
+    options.tokens = 30, options.session.chunk = 5;
     const int64_t unbound = generate(*model, std::string(20, 'x'), options).largest_state;
     for (const int64_t limit : {start + 1, start + (unbound - start) / 7, start + (unbound - start) / 2, unbound}) {
-      options.memory_limit = limit;
+      options.session.memory_limit = limit;
       Generated result;
       try {
         result = generate(*model, std::string(20, 'x'), options);
@@ -199,9 +199,27 @@ TEST(Generate, MemoryLimitIsKeptAtEveryStepByEveryMember) {
       EXPECT_LE(result.largest_state, limit);
       EXPECT_GT(result.largest_state, 0);
     }
-    EXPECT_LE(unbound, options.memory_limit);
-    options.memory_limit = 1;
+    EXPECT_LE(unbound, options.session.memory_limit);
+    options.session.memory_limit = 1;
     EXPECT_THROW(generate(*model, "x", options), Error);
+  }
+}
+
+TEST(Generate, ASessionGoesOnWhereTheTextEnded) {
+  for (const char* name : {"rope", "window", "transformer_xl", "deltanet", "gpt"}) {
+    const auto model = bytes_model(name);
+    GenerateOptions options;
+    options.sampler.temperature = 0, options.tokens = 30;
+    const std::string whole = generate(*model, "It was", options).text;
+    options.tokens = 12, options.read_last = true;
+    Session session(*model);
+    const Generated first = generate(session, "It was", options);
+    EXPECT_EQ(session.position(), 18);
+    options.tokens = 18;
+    const Generated second = generate(session, "", options);
+    EXPECT_EQ(second.prompt_tokens, 0);
+    EXPECT_EQ(first.text + second.text, whole) << name;
+    EXPECT_EQ(session.position(), 36);
   }
 }
 
@@ -212,9 +230,9 @@ TEST(Generate, RefusesWhatMakesNoSense) {
     change(options);
     EXPECT_THROW(generate(*model, "a", options), UsageError);
   };
-  refused([](auto& o) { o.at_limit = "go"; });
+  refused([](auto& o) { o.session.at_limit = "go"; });
   refused([](auto& o) { o.stop = {""}; });
-  refused([](auto& o) { o.chunk = 0; });
+  refused([](auto& o) { o.session.chunk = 0; });
   refused([](auto& o) { o.sampler.top_p = 0; });
   const auto small = tiny("rope");  // 29 bytes
   EXPECT_THROW(generate(*small, "z", {}), UsageError);

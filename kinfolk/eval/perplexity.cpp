@@ -19,31 +19,44 @@ std::vector<std::pair<int64_t, int64_t>> ranges_of(int64_t length) {
 
 /// Bits of each window over each of the ranges of positions, summed: [windows, ranges], double. Nothing here grows with
 /// the length.
-Tensor window_bits(Model& model, const Bytes& text, const std::vector<int64_t>& starts,
+Tensor window_bits(Model& model, Session* session, const Bytes& text, const std::vector<int64_t>& starts,
                    const std::vector<std::pair<int64_t, int64_t>>& ranges, int64_t length, int64_t block, int64_t chunk,
-                   int64_t* state_bytes, const std::function<void(int64_t)>& read) {
+                   LengthScore& result, const std::function<void(int64_t)>& read) {
   const auto lanes = static_cast<int64_t>(starts.size());
   Tensor sums = at::zeros({lanes, static_cast<int64_t>(ranges.size())}, at::kDouble);
-  State state;
   const bool retrieves = dynamic_cast<Retrieves*>(&model.head()) != nullptr;
   for (int64_t at = 0, in_block = 0; at < length;) {
-    if (in_block == 0) state = model.start(lanes);
-    const int64_t n = std::min({chunk, length - at, block > 0 ? block - in_block : length});
+    if (session && block > 0 && in_block == 0) session->reset();
+    // What does not stream reads whole blocks.
+    const int64_t n = std::min({session ? chunk : block, length - at, block > 0 ? block - in_block : length});
     const Tensor tokens = gather_tokens(text, starts, at, n + 1);
-    Batch batch{tokens.narrow(1, 0, n), {}};
-    if (retrieves) batch.facts[kPlace] = at::tensor(starts).unsqueeze(1) + at::arange(at, at + n);  // [B, L]
-    const Tensor log_p = model.score(batch, &state).to(at::kFloat).log_softmax(-1);  // [B, L, V]
-    const Tensor target = tokens.narrow(1, 1, n).unsqueeze(-1);
-    const Tensor bits = log_p.gather(-1, target).squeeze(-1).to(at::kDouble) / -std::numbers::ln2;  // [B, L]
-    for (size_t r = 0; r < ranges.size(); ++r) {
-      const int64_t from = std::max(ranges[r].first, at), to = std::min(ranges[r].second, at + n);
-      if (from < to) sums.select(1, static_cast<int64_t>(r)).add_(bits.slice(1, from - at, to - at).sum(1));
+    const auto count_bits = [&](const Tensor& scores, int64_t begin) {
+      const int64_t from_here = at + begin, count = scores.size(1);
+      const Tensor log_p = scores.to(at::kFloat).log_softmax(-1);  // [B, L, V]
+      const Tensor target = tokens.narrow(1, begin + 1, count).unsqueeze(-1);
+      const Tensor bits = log_p.gather(-1, target).squeeze(-1).to(at::kDouble) / -std::numbers::ln2;  // [B, L]
+      for (size_t r = 0; r < ranges.size(); ++r) {
+        const int64_t from = std::max(ranges[r].first, from_here);
+        const int64_t to = std::min(ranges[r].second, from_here + count);
+        if (from < to) {
+          sums.select(1, static_cast<int64_t>(r)).add_(bits.slice(1, from - from_here, to - from_here).sum(1));
+        }
+      }
+      if (session) result.held_bytes = std::max(result.held_bytes, session->bytes() / std::max<int64_t>(1, lanes));
+      return true;
+    };
+    std::map<std::string, Tensor> facts;
+    if (retrieves) facts[kPlace] = at::tensor(starts).unsqueeze(1) + at::arange(at, at + n);  // [B, L]
+    if (session) {
+      session->feed(tokens.narrow(1, 0, n), count_bits, facts);
+    } else {
+      count_bits(model.score({tokens.narrow(1, 0, n), facts}), 0);
     }
     at += n;
     read(n * lanes);
     in_block = block > 0 ? (in_block + n) % block : in_block + n;
   }
-  *state_bytes = state.bytes() / std::max<int64_t>(1, lanes);
+  if (session) result.state_bytes = session->state().bytes() / std::max<int64_t>(1, lanes);
   return sums;
 }
 
@@ -104,6 +117,9 @@ Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
   check_scorable(model, text, options.lengths, options.mode);
   if (options.chunk < 1) refuse("[eval.chunk] expected at least 1; found ", options.chunk);
   if (options.lanes < 1) refuse("[eval.lanes] expected at least 1; found ", options.lanes);
+  if (options.from && options.lanes != 1) {
+    refuse("[eval.lanes] expected 1 where windows go on from a session; found ", options.lanes);
+  }
   if (options.last < 0) refuse("[eval.last] expected at least 0; found ", options.last);
   at::NoGradGuard no_grad;
   const bool training = model.is_training();
@@ -149,8 +165,19 @@ Scores score(Model& model, const Bytes& text, const ScoreOptions& options) {
     std::vector<Tensor> rows;
     for (int64_t w = 0; w < windows; w += lanes) {
       const std::vector<int64_t> some(starts.begin() + w, starts.begin() + std::min(w + lanes, windows));
-      rows.push_back(window_bits(model, text, some, ranges, length, blocks ? context : 0, options.chunk,
-                                 &result.state_bytes, read));
+      SessionOptions mine = options.session;
+      mine.lanes = static_cast<int64_t>(some.size());
+      mine.memory_limit *= mine.lanes, mine.chunk = options.chunk;
+      std::optional<Session> own;
+      if (options.from) {
+        own.emplace(*options.from);
+      } else if (traits.streams) {
+        own.emplace(model, mine);
+      }
+      rows.push_back(window_bits(model, own ? &*own : nullptr, text, some, ranges, length, blocks ? context : 0,
+                                 options.chunk, result, read));
+      result.policy = own ? own->policy() : "whole blocks: nothing is kept";
+      if (own && options.end) options.end(*own);
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     const Tensor sums = at::cat(rows);  // [windows, ranges]

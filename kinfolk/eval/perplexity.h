@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kinfolk/eval/session.h"
 #include "kinfolk/nn/model.h"
 
 namespace kinfolk {
@@ -23,6 +24,9 @@ struct ScoreOptions {
   std::string mode = "auto";  ///< "stream": one carried state a window; "blocks": fresh at every `context` tokens;
                               ///< "auto": by the member
   std::function<void(double share)> progress;
+  SessionOptions session = {};             ///< memory limit, of each window, and what happens there
+  const Session* from = nullptr;           ///< windows, one lane at a time, go on from it instead of from nothing
+  std::function<void(Session&)> end = {};  ///< called with what has read some windows, side by side
 };
 
 struct LengthScore {
@@ -35,6 +39,8 @@ struct LengthScore {
   double tokens_per_second = 0;
   int64_t peak_growth = 0;  ///< bytes of resident memory above that before the run
   int64_t state_bytes = 0;  ///< of one lane at the end
+  int64_t held_bytes = 0;   ///< of the memory of a lane's state, at most (Session::bytes)
+  std::string policy;       ///< what is kept of the past, in words
 };
 
 /// Bits at positions [from, to) of a window, averaged over windows.

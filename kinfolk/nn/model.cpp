@@ -255,6 +255,22 @@ void Model::prepare(Pass& pass) const {
   if (pass.document.defined() && pass.document.max().item<int64_t>() == 0) pass.document = Tensor();
 }
 
+namespace {
+
+/// What a part keeps holds no memory that it does not show: a view would keep a call's tensors alive. (What keeps
+/// columns, at positions "at", does so by itself, and caches with room for the next ones: Newest.)
+void compact(State& state) {
+  if (!state.tensors.count("at")) {
+    for (auto& [name, tensor] : state.tensors) {
+      if (tensor.requires_grad() || !tensor.has_storage() || tensor.storage().nbytes() <= tensor.nbytes()) continue;
+      tensor = tensor.clone(at::MemoryFormat::Contiguous);
+    }
+  }
+  for (auto& [name, part] : state.parts) compact(part);
+}
+
+}  // namespace
+
 void Model::advance(Pass& pass) const {
   if (!pass.state || pass.batch.tokens.size(1) == 0) return;
   auto& tensors = pass.state->tensors;
@@ -265,6 +281,7 @@ void Model::advance(Pass& pass) const {
     tensors[kSegment] = segment.gather(1, last.unsqueeze(1)).squeeze(1).where(fresh > seen, tensors.at(kSegment));
   }
   tensors[kSeen] = fresh;
+  compact(*pass.state);
 }
 
 Tensor Model::finish(const Tensor& x) const { return last_norm_ ? last_norm_->forward(x) : x; }

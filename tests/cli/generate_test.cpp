@@ -57,7 +57,7 @@ TEST_F(Generation, WrongUsage) {
       {{"--seed", "-1"}, {"[--seed]"}},
       {{"--samples", "0"}, {"[--samples]", "at least 1"}},
       {{"--stop", ""}, {"stop"}},
-      {{"--at-limit", "go"}, {"[--at-limit]", "refeed, stop", "go"}},
+      {{"--at-limit", "go"}, {"[--at-limit]", "drop, refeed, stop", "go"}},
       {{"--memory-limit", "0"}, {"[--memory-limit]", "at least 1"}},
       {{"--store", "book.txt"}, {"[--store]", "datastore"}},
       {{"--checkpoint", "bets"}, {"did you mean best?"}}};
@@ -92,8 +92,10 @@ TEST_F(Generation, BeyondLearnedPositions) {
 TEST_F(Generation, MemoryLimitSamplesAndJson) {
   const ProgramResult limited = run({"generate", "run", "-n", "60", "--memory-limit", "2k"});
   EXPECT_EQ(limited.status, 0) << limited.err;
-  EXPECT_TRUE(has(limited.err, "memory ends at ")) << limited.err;
+  EXPECT_TRUE(has(limited.err, "at the memory limit the newest ")) << limited.err;
   EXPECT_EQ(limited.out.size(), 61u);
+  const ProgramResult anew = run({"generate", "run", "-n", "60", "--memory-limit", "2k", "--at-limit", "refeed"});
+  EXPECT_TRUE(has(anew.err, "memory ends at ")) << anew.err;
 
   const ProgramResult two = generate({"--samples", "2", "--quiet"});
   EXPECT_EQ(two.out, generate({"--quiet"}).out + generate({"--seed", "2", "--quiet"}).out);
@@ -109,6 +111,29 @@ TEST_F(Generation, MemoryLimitSamplesAndJson) {
     EXPECT_LE(object["log_probability"].get<double>(), 0);
   }
   EXPECT_EQ(bytes + "\n", generate({}).out);
+}
+
+TEST_F(Generation, ASessionGoesOnInAnotherProcess) {
+  const std::vector<std::string> all = {"generate", "run", "--temperature", "0", "--prompt", "It was", "-n", "50"};
+  const std::string whole = run(all).out;
+  const ProgramResult first =
+      run({"generate", "run", "--temperature", "0", "--prompt", "It was", "-n", "20", "--session", "talk.session"});
+  EXPECT_EQ(first.status, 0) << first.err;
+  EXPECT_TRUE(has(first.err, "session of 26 bytes saved to talk.session")) << first.err;
+  const ProgramResult read =
+      run({"generate", "run", "--temperature", "0", "-n", "30", "--load-session", "talk.session"});
+  EXPECT_EQ(read.status, 0) << read.err;
+  const ProgramResult second = run({"generate", "run", "--temperature", "0", "-n", "30", "--session", "talk.session"});
+  EXPECT_TRUE(has(second.err, "session of 26 bytes from talk.session")) << second.err;
+  EXPECT_TRUE(has(second.err, "session of 56 bytes saved")) << second.err;
+  EXPECT_EQ(read.out, second.out);
+  EXPECT_EQ(first.out.substr(0, 20) + second.out, whole);
+  ASSERT_EQ(train("window", "other").status, 0);
+  expect_refusal(run({"generate", "other", "--load-session", "talk.session"}), 1, {"[session]", "expected"});
+  expect_refusal(run({"generate", "run", "--load-session", "none.session"}), 1, {"none.session"});
+  expect_refusal(run({"generate", "run", "--session", "a", "--save-session", "b"}), 2,
+                 {"[--session]", "--save-session"});
+  expect_refusal(run({"generate", "run", "--samples", "2", "--save-session", "b"}), 2, {"[--samples]"});
 }
 
 TEST_F(Generation, StopsBeforeAText) {

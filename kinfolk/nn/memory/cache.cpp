@@ -118,17 +118,17 @@ Read Cache::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state)
       for (auto& set : sets) set.from = pass.position - capacity;
   }
   const Newest newest(keys.at, capacity, gaps);
-  kept[kKeys] = newest.keep(keys.k, 2).to(kind);
-  kept[kValues] = newest.keep(keys.v, 2).to(kind);
-  kept[kAt] = newest.keep(keys.at, 1);
-  kept[kDocument] = newest.keep(keys.document, 1);
+  kept[kKeys] = newest.keep_room(keys.k, 2).to(kind);
+  kept[kValues] = newest.keep_room(keys.v, 2).to(kind);
+  kept[kAt] = newest.keep_room(keys.at, 1);
+  kept[kDocument] = newest.keep_room(keys.document, 1);
   Look how{.prepared = true};
   for (size_t n = 0; n < sets.size(); ++n) {
     how.kept.push_back(n);
     if (!pass.document.defined()) sets[n].document = Tensor();
     if (n == 0) continue;
     const int64_t near = std::min(kept.at(kAt).size(1), heads_.near[n - 1] - 1);
-    kept[near_keys(n - 1)] = Newest(sets[n].at, near, gaps).keep(sets[n].k, 2).to(kind);
+    kept[near_keys(n - 1)] = Newest(sets[n].at, near, gaps).keep_room(sets[n].k, 2).to(kind);
   }
   return eyes.look(fresh.q, std::move(sets), how);
 }

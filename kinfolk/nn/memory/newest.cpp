@@ -13,7 +13,11 @@ Newest::Newest(const Tensor& at, int64_t capacity, bool gaps) : kept_(capacity <
   order_ = order.narrow(1, at.size(1) - kept_, kept_);
 }
 
-Tensor Newest::keep(const Tensor& t, int64_t dim) const {
+Tensor Newest::keep(const Tensor& t, int64_t dim) const { return take(t, dim, 0); }
+
+Tensor Newest::keep_room(const Tensor& t, int64_t dim) const { return take(t, dim, 1); }
+
+Tensor Newest::take(const Tensor& t, int64_t dim, int64_t spare) const {
   if (order_.defined()) {
     std::vector<int64_t> shape(t.dim(), 1);
     shape[0] = order_.size(0);
@@ -24,7 +28,7 @@ Tensor Newest::keep(const Tensor& t, int64_t dim) const {
   }
   const Tensor last = t.narrow(dim, t.size(dim) - kept_, kept_);
   // A narrow view would hold the memory of the whole call.
-  return t.size(dim) > kept_ + 1 ? last.clone(at::MemoryFormat::Contiguous) : last;
+  return t.size(dim) > kept_ + spare ? last.clone(at::MemoryFormat::Contiguous) : last;
 }
 
 Tensor emptied(const Tensor& at, int64_t lane, int64_t position) {

@@ -15,10 +15,13 @@ class Newest {
   /// at int64 [B, S]: positions, -1 empty. capacity: columns to keep; -1: as many as the fullest lane has.
   /// gaps: empty columns may stand behind filled ones; without, the last columns are taken as they are.
   Newest(const Tensor& at, int64_t capacity, bool gaps);
-  /// t with its columns along `dim`, dim 0 the lanes.
+  /// t with its columns along `dim`, dim 0 the lanes. It holds no memory but that of its columns.
   Tensor keep(const Tensor& t, int64_t dim) const;
+  /// The same without a copy where one column goes: for what `append` gave, so that the next column finds room.
+  Tensor keep_room(const Tensor& t, int64_t dim) const;
 
  private:
+  Tensor take(const Tensor& t, int64_t dim, int64_t spare) const;
   int64_t kept_;
   Tensor order_;  ///< int64 [B, kept]; undefined: the last ones
 };
