@@ -25,7 +25,11 @@ const std::optional<c10::TypedOperatorHandle<Product>>& product_handle() {
 
 std::optional<Tensor> given(const Tensor& t) { return t.defined() ? std::optional<Tensor>(t) : std::nullopt; }
 
-/// x w^T + b, both of two axes and any strides.
+/// Of two axes, dense row by row or column by column: what lies wider apart, such as some columns of a larger tensor,
+/// is multiplied by a slow reference in oneDNN.
+Tensor dense(const Tensor& t) { return t.is_contiguous() || t.t().is_contiguous() ? t : t.contiguous(); }
+
+/// x w^T + b, both of two axes and dense.
 Tensor product(const Tensor& x, const Tensor& w, const std::optional<Tensor>& b = {}) {
   const at::AutoDispatchBelowADInplaceOrView below;
   return product_handle()->call(x, w, b, "none", c10::List<std::optional<at::Scalar>>(), "");
@@ -44,22 +48,24 @@ bool processor_gains() {
 struct OnednnAffine : torch::autograd::Function<OnednnAffine> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
                         const std::optional<Tensor>& bias) {
-    context->save_for_backward({x, weight});
     context->saved_data["bias"] = bias.has_value();
-    const Tensor rows = x.reshape({-1, x.size(-1)});  // [N, in]
+    const Tensor rows = dense(x.reshape({-1, x.size(-1)}));  // [N, in]
+    context->save_for_backward({rows, weight});
     std::vector<int64_t> sizes = x.sizes().vec();
     sizes.back() = weight.size(0);
-    return product(rows, weight, bias).view(sizes);
+    return product(rows, dense(weight), bias).view(sizes);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    const Tensor &x = saved[0], &weight = saved[1];
+    const Tensor &rows = saved[0], &weight = saved[1];
     if (!gradients[0].defined()) return {Tensor(), Tensor(), Tensor()};
-    const Tensor g = gradients[0].reshape({-1, weight.size(0)});  // [N, out]
+    const Tensor g = dense(gradients[0].reshape({-1, weight.size(0)}));  // [N, out]
+    std::vector<int64_t> sizes = gradients[0].sizes().vec();
+    sizes.back() = weight.size(1);
     variable_list out(3);
-    if (context->needs_input_grad(0)) out[0] = product(g, weight.t()).view(x.sizes());
-    if (context->needs_input_grad(1)) out[1] = product(g.t(), x.reshape({-1, x.size(-1)}).t());
+    if (context->needs_input_grad(0)) out[0] = product(g, dense(weight).t()).view(sizes);
+    if (context->needs_input_grad(1)) out[1] = product(g.t(), rows.t());
     if (context->saved_data["bias"].toBool() && context->needs_input_grad(2)) out[2] = g.sum(0);
     return out;
   }
