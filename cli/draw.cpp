@@ -248,8 +248,8 @@ std::string scale_slots(Recipe& recipe) {
 /// The slots of a compressive memory: which tokens each stands for, segment by segment.
 void print_slots(const Flags& flags) {
   Recipe recipe = recipe_of(flags.words[1], {});
-  std::string title = flags.words[1] + ": what the memory holds when a segment begins";
-  if (flags.sets.empty()) title += scale_slots(recipe);
+  const std::string title = flags.words[1] + ": what the memory holds when a segment begins";
+  const std::string small = flags.sets.empty() ? scale_slots(recipe) : "";
   for (const auto& set : flags.sets) override_recipe(recipe, set);
   check_facts(flags, write_toml(recipe.tree));
   std::map<std::string, at::Tensor> facts;
@@ -263,9 +263,9 @@ void print_slots(const Flags& flags) {
     if (pictures.size() > 1) {
       refuse("[draw.--svg] expected one kind of memory; found ", pictures.size(), " (without --svg all are shown)");
     }
-    return write_file(flags.svg, svg(pictures[0], title));
+    return write_file(flags.svg, svg(pictures[0], title, small));
   }
-  std::cout << title << "\n";
+  std::cout << title << small << "\n";
   for (const auto& picture : pictures) std::cout << draw_text(picture);
 }
 

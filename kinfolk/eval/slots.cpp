@@ -73,9 +73,9 @@ bool same(const MemoryPicture& a, const MemoryPicture& b) {
 }
 
 std::string layers_text(const MemoryPicture& picture) {
-  std::string out = picture.layers.size() > 1 ? "layers " : "layer ";
-  for (size_t n = 0; n < picture.layers.size(); ++n) out += text(n ? ", " : "", picture.layers[n]);
-  return out;
+  std::string out;
+  for (size_t n = 0; n < picture.layers.size(); ++n) out += text(n ? ", " : "[[layers]] ", picture.layers[n]);
+  return out.empty() ? "" : out + ", ";
 }
 
 std::string about(const MemoryPicture& p) {
@@ -129,12 +129,13 @@ std::vector<MemoryPicture> memory_pictures(const Recipe& recipe, int64_t tokens,
       found->layers.push_back(picture.layers[0]);
     }
   }
+  if (out.size() == 1) out[0].layers.clear();
   return out;
 }
 
 std::string draw_text(const MemoryPicture& picture) {
   std::ostringstream out;
-  out << layers_text(picture) << ", " << about(picture) << "\n"
+  out << layers_text(picture) << about(picture) << "\n"
       << "  [--] a slot (X: of two documents, unseen), m the FIFO, q the segment itself, . forgotten\n";
   const auto width = static_cast<int>(std::to_string(picture.tokens).size());
   for (const auto& moment : picture.moments) {
@@ -156,11 +157,11 @@ std::string draw_text(const MemoryPicture& picture) {
   return out.str();
 }
 
-std::string svg(const MemoryPicture& picture, const std::string& title) {
+std::string svg(const MemoryPicture& picture, const std::string& title, const std::string& note) {
   const int64_t cell = std::clamp<int64_t>(760 / std::max<int64_t>(picture.tokens, 1), 3, 16), row = 30, left = 56,
                 top = 78;
   const auto rows = static_cast<int64_t>(picture.moments.size());
-  const int64_t width = std::max<int64_t>(left + picture.tokens * cell + 12, 560), height = top + rows * row + 44;
+  const int64_t width = std::max<int64_t>(left + picture.tokens * cell + 12, 760), height = top + rows * row + 44;
   const char *slot_colour[] = {"#0072b2", "#56b4e9"}, *fifo = "#009e73", *own = "#e69f00";
   std::string out =
       text("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", width, " ", height, "\" width=\"", width,
@@ -175,7 +176,7 @@ std::string svg(const MemoryPicture& picture, const std::string& title) {
   };
   const auto fill = [](const std::string& colour) { return text("fill=\"", colour, "\""); };
   words(0, 14, title, " font-size=\"14\" font-weight=\"600\"");
-  words(0, 32, layers_text(picture) + ", " + about(picture));
+  words(0, 32, layers_text(picture) + about(picture) + note);
   int64_t x = 0;
   const auto key = [&](const std::string& style, const std::string& say) {
     box(static_cast<double>(x), 43, 12, 12, style, say);
@@ -187,6 +188,11 @@ std::string svg(const MemoryPicture& picture, const std::string& title) {
   key(fill(fifo), "inputs of the FIFO");
   key(fill(own), "the segment that looks");
   key("fill=\"none\" stroke=\"currentColor\" stroke-opacity=\"0.35\"", "forgotten");
+  bool hidden = false;
+  for (const auto& moment : picture.moments)
+    for (const auto& slot : moment.slots) hidden = hidden || slot.hidden;
+  if (hidden)
+    key(text("fill=\"none\" stroke=\"", slot_colour[0], "\" stroke-dasharray=\"3 2\""), "of two documents: unseen");
   for (int64_t m = 0; m < rows; ++m) {
     const auto& moment = picture.moments[static_cast<size_t>(m)];
     const int64_t y = top + m * row, high = row - 10, end = std::min(moment.begin + picture.segment, picture.tokens);

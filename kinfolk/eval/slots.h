@@ -22,7 +22,7 @@ struct MemoryMoment {
 };
 
 struct MemoryPicture {
-  std::vector<int64_t> layers;  ///< that have this memory
+  std::vector<int64_t> layers;  ///< groups of layers that have this memory; empty: all that have one
   std::string compression;
   int64_t segment = 0, memory = 0, slots = 0, rate = 0;  ///< N, m_m, m_cm, c
   int64_t tokens = 0;
@@ -37,7 +37,7 @@ bool has_slots(const Recipe& recipe);
 
 /// A line for each segment, a character for each token.
 std::string draw_text(const MemoryPicture& picture);
-/// The same as a picture.
-std::string svg(const MemoryPicture& picture, const std::string& title);
+/// The same as a picture; the note goes below the title.
+std::string svg(const MemoryPicture& picture, const std::string& title, const std::string& note = "");
 
 }  // namespace kinfolk

@@ -9,13 +9,6 @@
 namespace kinfolk {
 namespace {
 
-/// The smallest range [first, second) of columns that holds every true of bool [B, S]; [S, S) when there is none.
-std::pair<int64_t, int64_t> filled_columns(const Tensor& wanted) {
-  const Tensor columns = wanted.any(0).nonzero();
-  if (columns.numel() == 0) return {wanted.size(1), wanted.size(1)};
-  return {columns[0].item<int64_t>(), columns[-1].item<int64_t>() + 1};
-}
-
 /// The options of a compression with the memory's rate among them.
 Spec with_rate(const Spec& spec, int64_t rate, const std::string& path) {
   Value table = spec.value;
@@ -133,7 +126,7 @@ Read Compressive::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* 
   if (state->tensors.empty()) *state = start(fresh.x.size(0), fresh.x.options());
   auto& kept = state->tensors;
   const bool gaps = pass.valid.defined() && !pass.valid.all().item<bool>();
-  const int64_t n = options_.segment, c = options_.rate, length = fresh.x.size(1);
+  const int64_t n = options_.segment, length = fresh.x.size(1);
 
   const Tensor position = valid_positions(pass);
   Rows rows;
@@ -239,14 +232,9 @@ Read Compressive::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* 
   }
 
   std::vector<Keys> sets;
-  // The oldest slot that a query sees, by counting from the newest one: it is of the tokens that left last.
-  const Tensor made_now = left((rows.compact_at.select(1, -1) + 1).div(n, "floor") * n).div(c, "floor");  // [B]
-  const Tensor oldest = slot_at.size(1) - made_now.unsqueeze(1) + gone.div(c, "floor") - options_.slots;  // [B, L]
-  const Tensor slot_from = rows_at(slot_at, oldest.clamp(0, slot_at.size(1) - 1)).masked_fill(oldest.lt(0), 0);
-  const Tensor looked = slot_at.ge(slot_from.amin(1, true).clamp_min(0)).logical_and(slot_at.lt(gone.amax(1, true)));
-  if (const auto [from, to] = filled_columns(looked); from < to) {
-    const Eyes::KeyValue old = eyes.project(slots.slice(1, from, to));
-    sets.push_back({old.k, old.v, slot_at.slice(1, from, to), slot_document.slice(1, from, to), slot_from, gone});
+  for (auto& set : slot_keys(slots, slot_at, slot_document, rows.compact_at.select(1, -1) + 1,
+                             begin.masked_fill(position.lt(0), -1), eyes)) {
+    sets.push_back(std::move(set));
   }
   // Not in training, where recomputation must drop the same weights with a graph and without.
   if (!in_training) {

@@ -14,9 +14,11 @@ namespace kinfolk {
 /// have left when s begins, and slot n is of the tokens [c n, c n + c).
 /// A query at i in the segment that begins at s sees the newest m_cm slots of the tokens before D(s), the inputs of
 /// [D(s), s), and the own segment up to i, in one softmax.
-/// Positions: a slot stands in the place of its newest token (most_used: of its own one). So distances are distances
-/// in the text, up to m_m + N + c m_cm, however the slots were made, and a slot ages as tokens do. (The article counts
-/// places in the sequence [slots, FIFO, segment] instead.)
+/// Positions:
+///   places "sequence": those in the sequence [slots, FIFO, segment], as in the article: distances up to
+///                      m_cm + m_m + N, other ones from segment to segment;
+///   places "text":     a slot stands in the place of its newest token (most_used: of its own one): distances in the
+///                      text, up to c m_cm + m_m + N, and work for as many of them.
 /// Gradients: keys before s come from detached inputs and slots, keys from s on are live, as in Segment. The loss of
 /// the task gives none to the compression; the loss "compression" reaches the compression and its decoder alone. It is
 /// the sum over completed segments of N times the size of
@@ -37,7 +39,7 @@ struct Compressive : Memory {
   struct Options {
     int64_t segment = 128, memory = 128, slots = 128, rate = 4;
     Spec compress = "conv";
-    std::string loss = "attention", measure = "l2";
+    std::string loss = "attention", measure = "l2", places = "sequence";
     template <class V>
     void fields(V&& visit) {
       visit("segment", segment, "tokens of a segment N", at_least(1));
@@ -51,6 +53,8 @@ struct Compressive : Memory {
             one_of({"attention", "autoencoding", "none"}));
       visit("measure", measure, "of the difference: norm as published, its square, or mean square",
             one_of({"l2", "square", "mean_square"}));
+      visit("places", places, "positions of slots: in the sequence of slots, FIFO and segment, or in the text",
+            one_of({"sequence", "text"}));
     }
   };
   Compressive(const Options& options, const Context& context);
@@ -78,6 +82,10 @@ struct Compressive : Memory {
   struct Made;
   Tensor left(const Tensor& begin) const;  ///< the same for each
   Made make_slots(const Rows& rows, const Tensor& fresh_at) const;
+  /// The slots [B, S, D], newest at the right end, as the queries of segments that begin at int64 [B, L] (-1: invalid)
+  /// see them, one set a segment or one for all. tokens int64 [B]: how many each lane has read.
+  std::vector<Keys> slot_keys(const Tensor& slots, const Tensor& at, const Tensor& document, const Tensor& tokens,
+                              const Tensor& begin, const Eyes& eyes) const;
   Tensor loss_of(const Made& made, const Rows& rows, const Eyes& eyes, bool documents) const;
 
   Options options_;

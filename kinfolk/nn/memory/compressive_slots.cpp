@@ -73,4 +73,55 @@ Tensor Compressive::loss_of(const Made& made, const Rows& rows, const Eyes& eyes
   return size.masked_fill(leaving.count.eq(0), 0).sum() * static_cast<double>(n);
 }
 
+std::vector<Keys> Compressive::slot_keys(const Tensor& slots, const Tensor& at, const Tensor& document,
+                                         const Tensor& tokens, const Tensor& begin, const Eyes& eyes) const {
+  const int64_t n = options_.segment, c = options_.rate, count = at.size(1);
+  const auto whole = at.options();
+  const auto made = [&](const Tensor& s) { return left(s).div(c, "floor"); };  // slots when a segment begins
+  // The number of each slot, counted from the newest one, which is of the tokens that left last.
+  const Tensor number =
+      (at::arange(count, whole) - count + made(tokens.div(n, "floor") * n).unsqueeze(1)).masked_fill(at.lt(0), -1);
+  const Tensor asks = begin.ge(0);  // [B, L]
+  const Tensor latest = begin.amax(1).clamp_min(0);
+  const Tensor earliest = at::minimum(begin.masked_fill(asks.logical_not(), INT64_MAX).amin(1), latest);  // [B]
+  const auto within = [&](const Tensor& low, const Tensor& high) {
+    return number.ge((made(low) - options_.slots).clamp_min(0).unsqueeze(1))
+        .logical_and(number.lt(made(high).unsqueeze(1)));
+  };
+  const auto [first, last] = filled_columns(within(earliest, latest));
+  if (first == last) return {};
+  const Eyes::KeyValue old = eyes.project(slots.slice(1, first, last));
+  const auto columns = [&, from = first](int64_t low, int64_t high, const Tensor& places) {
+    Keys keys{old.k.slice(2, low - from, high - from),
+              old.v.slice(2, low - from, high - from),
+              places.slice(1, low, high),
+              document.slice(1, low, high),
+              {},
+              {}};
+    return keys;
+  };
+  if (options_.places == "text") {
+    Keys keys = columns(first, last, at);
+    const Tensor oldest =
+        count - made(tokens.div(n, "floor") * n).unsqueeze(1) + made(begin) - options_.slots;  // [B, L]
+    keys.from = rows_at(at, oldest.clamp(0, count - 1)).masked_fill(oldest.lt(0), 0);
+    keys.until = left(begin);
+    return {keys};
+  }
+  std::vector<Keys> sets;
+  const int64_t segments = (latest - earliest).max().item<int64_t>() / n + 1;
+  for (int64_t e = 0; e < segments; ++e) {
+    const Tensor s = earliest + e * n;
+    const Tensor seen = within(s, s);
+    const auto [from, to] = filled_columns(seen);
+    if (from == to) continue;
+    Keys keys = columns(from, to, (number + (left(s) - made(s)).unsqueeze(1)).masked_fill(seen.logical_not(), -1));
+    if (segments > 1) {
+      keys.from = at::zeros_like(begin).masked_fill(begin.ne(s.unsqueeze(1)), INT64_MAX);
+    }
+    sets.push_back(std::move(keys));
+  }
+  return sets;
+}
+
 }  // namespace kinfolk

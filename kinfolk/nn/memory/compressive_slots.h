@@ -13,6 +13,13 @@ inline Tensor rows_at(const Tensor& t, const Tensor& columns) {
   return t.gather(1, flat.unsqueeze(-1).expand({-1, -1, t.size(2)})).view(sizes);
 }
 
+/// The smallest range [first, second) of columns that holds every true of bool [B, S]; [S, S) when there is none.
+inline std::pair<int64_t, int64_t> filled_columns(const Tensor& wanted) {
+  const Tensor columns = wanted.any(0).nonzero();
+  if (columns.numel() == 0) return {wanted.size(1), wanted.size(1)};
+  return {columns[0].item<int64_t>(), columns[-1].item<int64_t>() + 1};
+}
+
 /// The inputs of state and call. The compact ones stand without gaps at the right end.
 struct Compressive::Rows {
   Tensor x, at, document, usage;  ///< [B, T, D], [B, T]; as the call has them

@@ -140,7 +140,8 @@ TEST(Compressive, EverySplitIsTheWholeForEveryCompression) {
   for (const auto& kind : kKinds)
     for (const auto& sizes :
          std::vector<std::array<int64_t, 4>>{{4, 4, 3, 2}, {5, 3, 4, 2}, {3, 6, 2, 4}, {2, 1, 3, 5}}) {
-      const auto branch = make_attention(memory(sizes[0], sizes[1], sizes[2], sizes[3], kind) + kSteps, 8, 2);
+      const std::string places = sizes[0] % 2 == 0 ? ", places = \"text\"" : "";
+      const auto branch = make_attention(memory(sizes[0], sizes[1], sizes[2], sizes[3], kind, places) + kSteps, 8, 2);
       const Sequence s{normal({2, 23, 8}, 5)};
       const auto want = run_with_gradients(*branch, s, {23});
       const Tensor loss = hear(*branch, s, {23}).loss;
@@ -175,6 +176,35 @@ TEST(Compressive, ARateOfOneForgetsNothingWithMostUsed) {
   for (const std::string kind : {"most_used", "mean_pool", "max_pool"}) {
     const auto branch = make_attention(memory(4, 4, 96, 1, kind) + kSteps, 8, 2);
     EXPECT_LE(distance(run(*branch, s, {9, 21}), run(*xl, s, {30})), 1e-12) << kind;
+  }
+}
+
+// A position matters to xl and to nothing else here: the same slots in other places.
+TEST(Compressive, SlotsStandInTheSequenceOrInTheText) {
+  const int64_t n = 4, m = 4, slots = 3, c = 2, length = 24;
+  const Sequence s{normal({1, length, 8}, 4)};
+  for (const std::string places : {"sequence", "text"}) {
+    const auto branch =
+        make_attention(memory(n, m, slots, c, "mean_pool", ", places = \"" + places + "\"") + kSteps, 8, 2);
+    const at::NoGradGuard guard;
+    const Tensor got = run(*branch, s, {length});
+    const Tensor q = branch->q->forward(s.x).unflatten(-1, {2, 4}).transpose(1, 2);
+    for (int64_t begin = 0; begin < length; begin += n) {
+      const int64_t gone = std::max<int64_t>(0, begin - m), made = gone / c, kept = std::min(made, slots);
+      Tensor keys = s.x.slice(1, gone, begin + n), at = at::arange(gone, begin + n, at::kLong);
+      if (kept > 0) {
+        const Tensor pooled = s.x.slice(1, 0, gone).unflatten(1, {-1, c}).mean(2).slice(1, made - kept);
+        keys = at::cat({pooled, keys}, 1);
+        const Tensor place = places == "text" ? (at::arange(made - kept, made, at::kLong) + 1) * c - 1
+                                              : at::arange(gone - kept, gone, at::kLong);
+        at = at::cat({place, at});
+      }
+      const auto kv = branch->project(keys);
+      const Read read = branch->look(q.slice(2, begin, begin + n), at::arange(begin, begin + n, at::kLong).unsqueeze(0),
+                                     {}, {Keys{kv.k, kv.v, at.unsqueeze(0), {}, {}, {}}});
+      const Tensor want = branch->out->forward(read.out.transpose(1, 2).flatten(2));
+      EXPECT_LE(distance(got.slice(1, begin, begin + n), want), 1e-12) << places << " " << begin;
+    }
   }
 }
 
