@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <set>
+#include <sstream>
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/safetensors.h"
@@ -82,6 +84,11 @@ RunRecord record_of(const std::map<std::string, std::string>& metadata, const st
   record.fingerprint = get("fingerprint");
   record.holds = get("holds");
   record.version = get("version");
+  if (const auto found = metadata.find("from"); found != metadata.end()) record.from = found->second;
+  if (const auto found = metadata.find("frozen"); found != metadata.end()) {
+    std::istringstream lines(found->second);
+    for (std::string name; std::getline(lines, name);) record.frozen.push_back(name);
+  }
   if (const auto found = metadata.find("images"); found != metadata.end()) {
     const int read = std::sscanf(found->second.c_str(), "%" SCNd64 "x%" SCNd64 "x%" SCNd64, &record.images.rows,
                                  &record.images.columns, &record.images.levels);
@@ -135,6 +142,11 @@ void save_checkpoint(const std::string& path, const Model& model, const AdamW* o
     if (tensor.defined()) file.tensors[name] = tensor.detach().to(at::kCPU).contiguous();
   };
   for (const auto& [name, tensor] : model.weights()) add(kModel + name, tensor);
+  if (!record.frozen.empty()) {
+    const std::set<std::string> frozen(record.frozen.begin(), record.frozen.end());
+    for (const auto& item : model.named_parameters())
+      if (frozen.count(item.key())) add(kModel + item.key(), item.value());
+  }
   for (const auto& [name, tensor] : buffers(model)) add(kBuffer + name, tensor);
   if (optimiser) {
     for (const auto& [name, tensor] : optimiser->moments()) add(kOptimiser + name, tensor);
@@ -152,6 +164,8 @@ void save_checkpoint(const std::string& path, const Model& model, const AdamW* o
                    {"data_split", record.data_split},
                    {"fingerprint", record.fingerprint},
                    {"holds", optimiser ? "all" : "weights"}};
+  if (!record.from.empty()) file.metadata["from"] = record.from;
+  for (const auto& name : record.frozen) file.metadata["frozen"] += name + "\n";
   if (const auto& form = record.images; form.any()) {
     file.metadata["images"] = text(form.rows, "x", form.columns, "x", form.levels);
   }
@@ -168,6 +182,8 @@ std::string checkpoint_of(const std::string& path) {
   if (!fs::exists(last, error)) wrong(path, "a run folder with checkpoints/last.safetensors", "none in it");
   return last.string();
 }
+
+RunRecord read_record(const std::string& file) { return record_of(read_metadata(file), file); }
 
 LoadedRun load_run(const std::string& path, bool test, const std::vector<std::string>& sets) {
   const std::string file = checkpoint_of(path);

@@ -54,12 +54,14 @@ struct RunRecord {
   Size size;
   TrainSettings settings;
   RunPoint point;
-  std::string data;           ///< path of the text, for people
-  std::string data_split;     ///< how it was divided, in words
-  std::string fingerprint;    ///< of the training text
-  std::string holds = "all";  ///< "all", or "weights": no optimiser, no state
-  std::string version;        ///< of the program that wrote it
-  ImageForm images = {};      ///< what it was trained on, when not a text
+  std::string data;                      ///< path of the text, for people
+  std::string data_split;                ///< how it was divided, in words
+  std::string fingerprint;               ///< of the training text
+  std::string holds = "all";             ///< "all", or "weights": no optimiser, no state
+  std::string version;                   ///< of the program that wrote it
+  ImageForm images = {};                 ///< what it was trained on, when not a text
+  std::string from = {};                 ///< checkpoint file whose tensors it began with; empty: none
+  std::vector<std::string> frozen = {};  ///< weights that did not learn
 };
 
 /// Writes atomically: the file appears whole, or the old one stays. `optimiser` null: weights only.
@@ -79,6 +81,9 @@ struct LoadedRun {
 /// `sets`: assignments ("layers.0.branches.0.pattern=...") applied to the recipe besides; UsageError where they do not
 /// fit.
 LoadedRun load_run(const std::string& path, bool test = false, const std::vector<std::string>& sets = {});
+
+/// What a checkpoint file says of its run, without its tensors. Throws Error as `load_run` does.
+RunRecord read_record(const std::string& file);
 
 /// The checkpoint file that a path means.
 std::string checkpoint_of(const std::string& path);

@@ -22,6 +22,7 @@
 #include "kinfolk/train/progress.h"
 #include "kinfolk/train/run_folder.h"
 #include "kinfolk/train/schedule.h"
+#include "kinfolk/train/start_from.h"
 #include "kinfolk/train/validate.h"
 
 namespace kinfolk {
@@ -110,6 +111,7 @@ class Trainer {
     started_tokens_ = point_.tokens;
     window_start_ = {point_.tokens, point_.seconds};
     if (resumed_) say(text("resumed at step ", point_.step, ", ", point_.tokens, " tokens"));
+    if (!begun_.empty()) say(begun_);
     int64_t saved = resumed_ ? point_.step : -1;
     bool stop = false;
     for (;;) {
@@ -146,10 +148,14 @@ class Trainer {
 
   void make_model(const std::string& out) {
     const std::string last = (std::filesystem::path(out) / "checkpoints" / "last.safetensors").string();
+    if (hooks_.freeze && hooks_.from.empty()) {
+      refuse("[freeze] expected it with a run to begin from, whose tensors stay as they are; found none");
+    }
     if (hooks_.resume && std::filesystem::exists(last)) {
       resume_from(last, out);
     } else {
       model_ = Model::make(record_.recipe, record_.size, static_cast<uint64_t>(settings_.seed));
+      if (!hooks_.from.empty()) begin_from();
       optimiser_ = std::make_unique<AdamW>(model_->weights(), optimiser_options(settings_));
     }
     const Traits traits = model_->traits();
@@ -162,6 +168,22 @@ class Trainer {
     if (carries_ && states_.empty()) start_states();
     model_->train();
     model_->checkpointing = settings_.checkpointing;
+    if (hooks_.on_model) hooks_.on_model(*model_);
+    if (hooks_.on_text) hooks_.on_text(*model_, corpus_.train);
+  }
+
+  static std::string canonical(const std::string& run) {
+    return std::filesystem::weakly_canonical(checkpoint_of(run)).string();
+  }
+
+  void begin_from() {
+    record_.from = canonical(hooks_.from);
+    const StartedFrom started = start_from(*model_, record_.from);
+    begun_ = text("begins from ", record_.from, ": ", describe(started));
+    if (!hooks_.freeze) return;
+    freeze(*model_, started.taken);
+    record_.frozen = started.taken;
+    begun_ += text("; what was taken is frozen, ", model_->parameter_count(), " parameters learn");
   }
 
   void resume_from(const std::string& last, const std::string& out) {
@@ -181,8 +203,17 @@ class Trainer {
       refuse("[resume] ", out, ": expected the member, data and order that the run began with; found ", found,
              ". May change:", may);
     }
+    if (!hooks_.from.empty() && canonical(hooks_.from) != old.from) {
+      refuse("[from] ", out, ": expected ", old.from.empty() ? "none, since the run began from nothing" : old.from,
+             ", from which the run began; found ", canonical(hooks_.from));
+    }
+    if (hooks_.freeze && old.frozen.empty()) {
+      refuse("[freeze] ", out, ": expected none, since the run began without it; found it");
+    }
     point_ = old.point;
+    record_.from = old.from, record_.frozen = old.frozen;
     model_ = before.run.model;
+    if (!old.frozen.empty()) freeze(*model_, old.frozen);
     states_ = std::move(before.states);
     optimiser_ = std::make_unique<AdamW>(model_->weights(), optimiser_options(settings_));
     optimiser_->load_moments(before.moments);
@@ -320,7 +351,9 @@ class Trainer {
 
   // --- validation and rows
   void run_validation() {
+    if (hooks_.on_text) hooks_.on_text(*model_, corpus_.valid);
     const auto seen = validate(*model_, *objective_, corpus_, settings_, [] { return Interrupt::signal() != 0; });
+    if (hooks_.on_text) hooks_.on_text(*model_, corpus_.train);
     if (!seen) return;
     point_.validated = point_.step;
     point_.last_bits = seen->bits;
@@ -427,6 +460,7 @@ class Trainer {
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<EventWriter> events_;
   Progress* bar_ = nullptr;
+  std::string begun_;  // what was taken from another run
   bool carries_ = false, resumed_ = false;
   double started_at_ = 0;
   int64_t started_tokens_ = 0;

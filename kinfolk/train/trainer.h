@@ -15,8 +15,13 @@ namespace kinfolk {
 
 struct TrainHooks {
   bool resume = false;  ///< go on with the run in the folder; start it when there is none
+  std::string from;     ///< a run or a checkpoint whose tensors it begins with (start_from); empty: none
+  bool freeze = false;  ///< with `from`: what is taken from there does not learn
   bool quiet = false;   ///< nothing on stderr
   std::string title;    ///< of the progress bar; empty: "train NAME"
+  std::function<void(Model&)> on_model;  ///< once it is made or resumed, before its first step: attach a datastore
+  /// Before a text is read, to learn from or to measure on: its own entries of a datastore must not be found.
+  std::function<void(Model&, const Text&)> on_text;
   std::function<void(const LogRow&)> on_row;
   std::function<bool(int64_t step)> on_step;  ///< after each step; true: save and end, as the first Ctrl-C does
 };
