@@ -252,9 +252,7 @@ void add_eval(CLI::App& app, int&) {
   command->add_option("--checkpoint", flags->checkpoint, "last, best, or the name of a numbered one")
       ->capture_default_str()
       ->type_name("NAME");
-  command
-      ->add_option("--store", flags->store, kStoreHelp)
-      ->type_name("PATH");
+  command->add_option("--store", flags->store, kStoreHelp)->type_name("PATH");
   add_set(*command, flags->sets, "Changes a setting of the recipe for this evaluation; may be repeated");
   command->add_flag("--json", flags->json, "Print the result as JSON");
   command->footer(

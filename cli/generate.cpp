@@ -248,9 +248,7 @@ void add_generate(CLI::App& app, int& status) {
   command->add_option("--checkpoint", flags->checkpoint, "last, best, or the name of a numbered one")
       ->capture_default_str()
       ->type_name("NAME");
-  command
-      ->add_option("--store", flags->store, kStoreHelp)
-      ->type_name("PATH");
+  command->add_option("--store", flags->store, kStoreHelp)->type_name("PATH");
   add_set(*command, flags->sets, "Changes a setting of the recipe for this text; may be repeated");
   command->add_flag("--json", flags->json, "Print a JSON object a byte: token, log_probability, text");
   add_count(*command, "--images", flags->images.count, 1,

@@ -220,6 +220,19 @@ TEST(Session, TheLimitIsUsedToTheLastKey) {
   EXPECT_NE(kept(limit - 1).find("newest 29 keys"), std::string::npos) << kept(limit - 1);
 }
 
+// A23: a prompt longer than the window, in one call and in several, against a query with the newest keys alone.
+TEST(Session, APromptLongerThanTheWindow) {
+  const auto model = small("window", 1, at::kDouble);
+  const Tensor tokens = tokens_of(1, 31);
+  std::vector<Tensor> out;
+  for (const int64_t chunk : {31, 5, 1}) {
+    Session session(*model, {.chunk = chunk});
+    out.push_back(session.feed(tokens));
+  }
+  const Tensor whole = model->score({tokens, {}}).select(1, -1);
+  for (const Tensor& scores : out) EXPECT_LE(difference(scores, whole), 1e-12);
+}
+
 // A12: nothing read and an empty memory are the same; positions go on across calls and files.
 TEST(Session, AnEmptyFeedChangesNothing) {
   for (const char* name : {"rope", "transformer_xl", "deltanet"}) {

@@ -50,6 +50,21 @@ TEST_P(Gradient, CheckpointingChangesNothing) {
   expect_same_gradients(bench.gradients(pieces), bench.gradients(want), 1e-12, "checkpointing, carried");
 }
 
+// Beside what an earlier call left, cut off as between training steps, every parameter is still reached.
+TEST_P(Gradient, EveryParameterLearnsBesideACarriedState) {
+  const Bench bench(GetParam().recipe, 24);
+  if (!bench.traits.streams) GTEST_SKIP() << bench.traits.why_not;
+  bench.model->train();
+  State state = bench.model->start(2);
+  bench.run(bench.tokens.slice(1, 0, 12), &state);
+  state.detach();
+  std::string unreached;
+  for (const auto& [name, gradient] : bench.gradients(bench.run(bench.tokens.slice(1, 12), &state))) {
+    if (!gradient.any().item<bool>()) unreached += (unreached.empty() ? "" : ", ") + name;
+  }
+  EXPECT_EQ(unreached, "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Recipes, Gradient, ::testing::ValuesIn(members()), name_of);
 
 }  // namespace
