@@ -47,7 +47,9 @@ Knob knob_of(const Recipe& recipe, const Size& size) {
       } else {
         for (const char* name : {"window", "memory"}) {
           if (!let || !let->find(name) || !let->find(name)->as<int64_t>()) continue;
-          found[text("let.", name)] = {{text("let.", name)}, text("let.", name), false};
+          Knob& knob = found[text("let.", name)] = {{text("let.", name)}, text("let.", name), false};
+          // As many compressed ones as others.
+          if (name == std::string("memory") && let->find("slots")) knob.places.push_back("let.slots");
           break;
         }
       }

@@ -30,8 +30,10 @@ TEST(StateBudget, HeadsOfMatrixStates) {
 }
 
 TEST(StateBudget, StatesOfAChannelWindowsAndHiddenWidths) {
-  const std::map<std::string, std::vector<int64_t>> wanted{
-      {"mamba", {24'000, 65'536}}, {"window", {24'000, 65'536}}, {"lstm", {700, 2'048}}};
+  const std::map<std::string, std::vector<int64_t>> wanted{{"mamba", {24'000, 65'536}},
+                                                           {"window", {24'000, 65'536}},
+                                                           {"lstm", {700, 2'048}},
+                                                           {"compressive", {100'000, 300'000}}};
   for (const auto& [name, budgets] : wanted) {
     for (const int64_t bytes : budgets) {
       const Recipe got = solve_state_budget(load_recipe(name), small(), bytes);

@@ -147,16 +147,22 @@ Read Compressive::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* 
     return keys;
   };
   const Tensor seen = rows.at.ge(gone.amin(1, true).clamp_min(0));  // by some query of the lane, or newer
-  const Tensor own = seen.logical_and(rows.at.ge(begin.amin(1, true)));
-  const auto [first, last] = filled_columns(seen.logical_and(rows.at.lt(begin.amax(1, true))));
+  // The columns that queries see as past, and as their own segment: where these have to be apart.
+  const bool apart = in_training || compression->wants_usage();
+  Tensor own;
+  int64_t first = 0, last = 0;
+  if (apart) {
+    own = seen.logical_and(rows.at.ge(begin.amin(1, true)));
+    std::tie(first, last) = filled_columns(seen.logical_and(rows.at.lt(begin.amax(1, true))));
+  }
   const auto live_keys = [&] {
     Keys live = with_fresh(filled_columns(own.narrow(1, 0, capacity_)).first);
     live.from = begin;
     return live;
   };
-  const auto past_keys = [&, from = first, to = last] {
-    const Eyes::KeyValue old = eyes.project(rows.x.narrow(1, from, to - from).detach());
-    return Keys{old.k, old.v, rows.at.slice(1, from, to), rows.document.slice(1, from, to), gone, begin};
+  const auto past_keys = [&] {
+    const Eyes::KeyValue old = eyes.project(rows.x.narrow(1, first, last - first).detach());
+    return Keys{old.k, old.v, rows.at.slice(1, first, last), rows.document.slice(1, first, last), gone, begin};
   };
   const auto one_document = [&](std::vector<Keys> sets) {
     if (!pass.document.defined())

@@ -34,6 +34,7 @@ namespace kinfolk {
 /// State: inputs x [B, C, D], at, document int64 [B, C] (and usage [B, C]), C = m_m + N - 1 or up to c - 1 more; slot
 /// [B, m_cm, D], slot_at, slot_document, slot_first, slot_last int64 [B, m_cm]: the tokens it is made of. Newest at the
 /// right end, -1: empty; all allocated at the start. Inputs and slots are projected anew in each call.
+/// `--state-budget` makes m_m and m_cm equal.
 /// Submodules: compress; decode where the loss is "autoencoding".
 struct Compressive : Memory {
   struct Options {
