@@ -9,10 +9,13 @@ namespace {
 
 constexpr int64_t kToken = sizeof(int64_t);  // bytes of a token in the history
 
-/// The last valid column of each lane, int64 [B]; -1: none. `valid` undefined: the last.
-Tensor last_valid(const Tensor& tokens, const Tensor& valid) {
-  const Tensor columns = at::arange(tokens.size(1), tokens.options()).expand_as(tokens);
-  return std::get<0>((valid.defined() ? columns.masked_fill(valid.logical_not(), -1) : columns).max(1));
+/// Scores [B, V] after the last valid token of each lane, `before` where there is none; `valid` undefined: all are.
+Tensor last_scores(const Tensor& scores, const Tensor& valid, const Tensor& before) {
+  if (!valid.defined()) return scores.select(1, -1).clone();  // a view would hold those of the whole call
+  const Tensor columns = at::arange(valid.size(1), valid.options().dtype(at::kLong)).expand_as(valid);
+  const Tensor last = std::get<0>(columns.masked_fill(valid.logical_not(), -1).max(1));  // [B]
+  const Tensor now = scores.gather(1, last.clamp_min(0).view({-1, 1, 1}).expand({-1, 1, scores.size(2)})).squeeze(1);
+  return before.defined() ? at::where(last.ge(0).unsqueeze(1), now, before) : now;
 }
 
 }  // namespace
@@ -169,10 +172,7 @@ Tensor Session::feed(const Tensor& tokens, const Visit& visit, const Facts& fact
     const Tensor piece = tokens.narrow(1, at, n), valid = some.count("valid") ? some.at("valid") : Tensor();
     const Tensor scores = call(piece, some);  // [B, n, V]
     remember(piece, valid);
-    const Tensor last = last_valid(piece, valid);  // [B]
-    const Tensor now =
-        scores.gather(1, last.clamp_min(0).view({-1, 1, 1}).expand({-1, 1, scores.size(2)})).squeeze(1);  // [B, V]
-    scores_ = !valid.defined() || !scores_.defined() ? now : at::where(last.ge(0).unsqueeze(1), now, scores_);
+    scores_ = last_scores(scores, valid, scores_);
     if (visit && !visit(scores, at)) return {};
     at += n;
   }

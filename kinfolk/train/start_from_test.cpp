@@ -82,6 +82,23 @@ TEST_F(StartFrom, TakesWhatHasTheSameName) {
   EXPECT_FALSE(start_from(*plain, out("more")).left.empty());
 }
 
+TEST_F(StartFrom, ASmallMemoryThenALargerOne) {
+  Recipe recipe = load_recipe("transformer_xl");
+  override_recipe(recipe, "let.memory=4");
+  TrainSettings settings;
+  settings.tokens = 256, settings.length = 16, settings.lanes = 2, settings.events = false, settings.dropout = 0;
+  TrainHooks hooks;
+  hooks.quiet = true;
+  train(recipe, size(), settings, corpus_, out("small"), hooks);
+  override_recipe(recipe, "let.memory=24");
+  const auto model = Model::make(recipe, size(), 9);
+  const StartedFrom started = start_from(*model, out("small"));
+  EXPECT_TRUE(started.fresh.empty()) << describe(started);
+  EXPECT_TRUE(started.left.empty()) << describe(started);
+  hooks.from = out("small");
+  EXPECT_TRUE(train(recipe, size(), settings, corpus_, out("large"), hooks).finished);
+}
+
 TEST_F(StartFrom, AnotherShapeIsAnErrorThatChangesNothing) {
   run("rope", "base");
   Size wide = size();
