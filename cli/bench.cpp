@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench_retrieve.h"
 #include "cli/bench_stream.h"
 #include "cli/command.h"
 #include "kinfolk/core/errors.h"
@@ -157,6 +158,7 @@ void add_bench(CLI::App& app, int&) {
   command->require_subcommand(0, 1);
   for (const Operator& which : kOperators) add_operator(*command, which);
   add_bench_stream(*command);
+  add_bench_retrieve(*command);
   // The words before an operator are of this command, and would have no effect.
   command->parse_complete_callback([command] {
     const auto chosen = command->get_subcommands();

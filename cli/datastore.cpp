@@ -79,6 +79,9 @@ void index(const std::string& folder, const Flags& flags) {
 }
 
 void run_build(const Flags& flags) {
+  if (Datastore::lies_in(flags.store)) {
+    refuse("[--out] ", flags.store, ": expected a new folder; found a datastore (kinfolk datastore add adds to it)");
+  }
   LoadedRun run = load_text_run(checkpoint_file(flags.run, flags.checkpoint), flags.sets);
   const Text text = text_of(flags);
   StoreManifest about;

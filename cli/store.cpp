@@ -9,6 +9,7 @@
 #include "kinfolk/core/options.h"
 #include "kinfolk/eval/remember.h"
 #include "kinfolk/nn/head/knn_lm.h"
+#include "kinfolk/nn/head/spalm.h"
 #include "kinfolk/train/progress.h"
 
 namespace kinfolk {
@@ -75,6 +76,25 @@ void refuse_store_of_images(const LoadedRun& run, const std::string& given) {
     refuse("[--store] expected none, since a datastore is filled from text alone; found ",
            given.empty() ? "nothing" : given);
   }
+}
+
+void retrieve_while_training(TrainHooks& hooks, const std::string& store) {
+  const auto kept = Datastore::open(store);
+  hooks.on_model = [kept](Model& model) { attach_store(model, kept); };
+  // Found once for each of the two texts.
+  auto own = std::make_shared<std::map<const Text*, std::vector<OwnRun>>>();
+  hooks.on_text = [kept, own](Model& model, const Text& text) {
+    auto found = own->find(&text);
+    if (found == own->end()) found = own->emplace(&text, own_entries(*kept, text.bytes)).first;
+    dynamic_cast<Retrieves&>(model.head()).retriever().exclude(found->second);
+  };
+}
+
+void check_learns_to_retrieve(const Recipe& recipe, const Size& size) {
+  const auto model = Model::make(recipe, size, 1, at::TensorOptions().device(at::kMeta));
+  if (dynamic_cast<Spalm*>(&model->head())) return;
+  refuse("[--store] expected a member that learns to retrieve, spalm; found ", recipe.name,
+         " (knn_lm and other members retrieve without training: kinfolk eval RUN --store D)");
 }
 
 LoadedRun load_with_store(const std::string& file, const std::vector<std::string>& sets, const std::string& given) {

@@ -7,6 +7,7 @@
 #include "kinfolk/nn/retrieve/datastore.h"
 #include "kinfolk/train/checkpoint.h"
 #include "kinfolk/train/data/bytes.h"
+#include "kinfolk/train/trainer.h"
 
 namespace kinfolk {
 
@@ -29,6 +30,12 @@ LoadedRun load_with_store(const std::string& file, const std::vector<std::string
 /// when `given` is not empty then. Of `scored`, the text that will be read with places, own entries are never found.
 void prepare_store(LoadedRun& run, const std::string& given, const std::vector<std::string>& sets = {},
                    std::span<const uint8_t> scored = {});
+
+/// Training with a datastore: it is attached to the model, and own entries of the text being read are not found.
+void retrieve_while_training(TrainHooks& hooks, const std::string& store);
+
+/// Refuses a member whose head has nothing that could learn to retrieve.
+void check_learns_to_retrieve(const Recipe& recipe, const Size& size);
 
 /// A datastore is filled from text: refuses a member that wants one where images are read, unless `given` is none.
 void refuse_store_of_images(const LoadedRun& run, const std::string& given);

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/command.h"
+#include "cli/store.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/nn/model.h"
 #include "kinfolk/train/data/images.h"
@@ -124,6 +125,9 @@ void meet_state_budget(Recipe& recipe, Size& size, const TrainingFlags& flags, c
 std::pair<Recipe, Size> resolve_for(const Corpus& corpus, const std::string& recipe, const TrainingFlags& flags) {
   const bool decides = corpus.images.any() || corpus.recall.any();  // of the sizes
   auto out = resolve(recipe, flags.size, flags.sets, decides ? "" : flags.budget);
+  if (!flags.from.empty() && !flags.size_given && flags.budget.empty()) {
+    out.second = read_record(checkpoint_of(flags.from)).size;
+  }
   out.second = size_for(size_for(out.second, corpus.images), corpus.recall);
   if (decides && !flags.budget.empty()) {
     out.second = solve_budget(out.first, out.second, parse_count(flags.budget, "--budget", 1));
@@ -148,6 +152,8 @@ RunSummary train_member(const Recipe& recipe, const Size& size, const Corpus& co
   TrainHooks hooks;
   hooks.resume = resume;
   hooks.title = flags.title;
+  hooks.from = flags.from, hooks.freeze = flags.freeze;
+  if (!flags.store.empty()) retrieve_while_training(hooks, flags.store);
   const TrainResult result = train(recipe, size, flags.resolved(recipe, size), corpus, flags.out, hooks);
   RunSummary out;
   for (const auto& row : read_log((fs::path(flags.out) / "log.jsonl").string()))
@@ -184,15 +190,42 @@ void add_train(CLI::App& app, int& status) {
   flags->training.add_to(*command);
   add_choice(*command, "--resume", flags->resume, {"auto"},
              "auto: go on with the run in --out where it stopped, or start it when there is none");
+  command
+      ->add_option(
+          "--from", flags->training.from,
+          "A run, or a checkpoint file, whose tensors it begins with where names are the same; others are new. "
+          "Without --size and --budget the size is that run's")
+      ->type_name("RUN");
+  command->add_flag("--freeze", flags->training.freeze, "With --from: what is taken from there stays as it is");
+  command
+      ->add_option("--store", flags->training.store,
+                   "With --from, members that learn to retrieve (spalm): a datastore that was built from that run; all "
+                   "but the gate is frozen, and no position finds its own entry")
+      ->type_name("PATH");
+  auto* size = command->get_option("--size");
   command->footer(
       "The folder --out then holds log.jsonl, TensorBoard events, the resolved settings, and checkpoints: last, best\n"
       "and, with --keep, numbered ones. The first Ctrl-C saves and ends; --resume auto goes on from there.\n"
-      "Example: kinfolk train rope --data BOOK.txt --out runs/rope --tokens 2M");
-  command->callback([flags, &status] {
+      "Examples: kinfolk train rope --data BOOK.txt --out runs/rope --tokens 2M\n"
+      "          kinfolk train qk_bias --from runs/rope --data BOOK.txt --out runs/qk_bias --tokens 1M\n"
+      "          kinfolk train spalm --from runs/xl --store stores/book --data BOOK.txt --out runs/spalm --tokens "
+      "200k");
+  command->callback([flags, size, &status] {
     auto& training = flags->training;
+    training.size_given = size->count() > 0;
+    if (training.freeze && training.from.empty()) {
+      refuse("[--freeze] expected it with --from, whose tensors stay as they are; found none");
+    }
+    if (!training.store.empty()) {
+      if (training.from.empty()) {
+        refuse("[--store] expected it with --from, the run whose hidden states are stored; found none");
+      }
+      training.freeze = true;  // the keys are hidden states of these layers
+    }
     const Corpus corpus = training.corpus();
     const auto [recipe, size] = resolve_for(corpus, flags->recipe, training);
     training.title = "train " + recipe.name;
+    if (!training.store.empty()) check_learns_to_retrieve(recipe, size);
     const RunSummary run = train_member(recipe, size, corpus, training, !flags->resume.empty());
     status = run.exit_status;
     std::printf("%s: %s parameters, %s tokens in %.1f s", recipe.name.c_str(),

@@ -18,6 +18,10 @@ namespace kinfolk {
 
 struct TrainingFlags {
   std::string data, valid, out, size = "tiny", budget, state_budget;
+  std::string from;         ///< a run whose tensors the training begins with; empty: none
+  bool freeze = false;      ///< those do not learn
+  std::string store;        ///< a datastore that the head retrieves from while the rest is frozen; empty: none
+  bool size_given = false;  ///< else, with `from`, the size is that of the run
   std::vector<std::string> sets;
   std::map<std::string, std::string> settings;  ///< by key of TrainSettings, as typed
   int64_t seed_offset = 0;                      ///< compare: added to the seed

@@ -32,9 +32,7 @@ TEST_P(Recipes, EveryParameterGetsAGradient) {
   std::map<std::string, Tensor> losses;
   // A length beyond the windows and segments, every token of the vocabulary as an input and a target.
   const Batch batch = random_batch(2, model->size().context, model->size().vocabulary);
-  if (Head& head = model->head(); head.wants_store()) {
-    head.remember(at::randn({40, model->size().width}), batch.fact("target").flatten().narrow(0, 0, 40));
-  }
+  model->head().remember(at::randn({40, model->size().width}), batch.fact("target").flatten().narrow(0, 0, 40));
   Pass pass{batch};
   pass.losses = &losses;
   const Tensor scores = model->forward(pass);  // [B, L, V]

@@ -2,6 +2,7 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/nn/recompute.h"
+#include "kinfolk/nn/retrieve/retriever.h"
 
 namespace kinfolk {
 namespace {
@@ -41,8 +42,16 @@ Tensor cross_entropy(Head& head, const std::vector<Tensor>& parameters, const Te
                      int64_t tile, int64_t vocabulary, const Pass& pass) {
   const int64_t rows = x.size(0), step = std::max<int64_t>(1, tile / vocabulary);
   const uint64_t seed = pass.seed, draws = pass.draws;
+  const Tensor place = places_of(pass, rows);
+  const auto batch_of = [&](int64_t from, int64_t count) {  // what a head may ask of these rows
+    Batch out = pass.batch;
+    out.facts.erase(kPlace);
+    if (place.defined()) out.facts[kPlace] = place.narrow(0, from, count).unsqueeze(0);
+    return out;
+  };
   if (rows <= step) {
-    Pass own{pass.batch};
+    const Batch all = batch_of(0, rows);
+    Pass own{all};
     own.seed = seed, own.draws = draws;
     return tile_loss(head, x, target, own, false);
   }
@@ -51,7 +60,8 @@ Tensor cross_entropy(Head& head, const std::vector<Tensor>& parameters, const Te
   for (const Tensor& part : x.split(step)) {  // one gradient for all of x, where narrow would make one each
     const int64_t count = part.size(0);
     const Tensor wanted = target.narrow(0, from, count);
-    const Rerun f = [&head, wanted, seed, draws, from, batch = pass.batch](const std::vector<Tensor>& in, bool) {
+    const Rerun f = [&head, wanted, seed, draws, from, batch = batch_of(from, count)](const std::vector<Tensor>& in,
+                                                                                      bool) {
       Pass own{batch};
       own.seed = seed, own.draws = draws + static_cast<uint64_t>(from);
       return std::vector<Tensor>{tile_loss(head, in[0], wanted, own, true)};
@@ -122,7 +132,13 @@ Loss token_loss(Model& model, Pass& pass, int64_t tile, const std::function<Tens
   }
   std::vector<Tensor> parameters;
   for (const auto& [name, parameter] : model.weights()) parameters.push_back(parameter);
-  loss.sum = cross_entropy(model.head(), parameters, picked, tokens, tile, vocabulary, pass);
+  Batch facts = pass.batch;  // places follow the rows that count
+  if (const Tensor place = places_of(pass, target.numel()); place.defined() && !all) {
+    facts.facts[kPlace] = place.index_select(0, rows);
+  }
+  Pass read{facts};
+  read.seed = pass.seed, read.draws = pass.draws;
+  loss.sum = cross_entropy(model.head(), parameters, picked, tokens, tile, vocabulary, read);
   return loss;
 }
 

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/nn/head/knn_lm.h"
 #include "kinfolk/nn/head/lm.h"
 #include "kinfolk/nn/testing.h"
 
@@ -54,6 +55,31 @@ TEST(Causal, SumsOverTheTargetsThatAreSet) {
   EXPECT_EQ(loss.count, 9);
   EXPECT_NEAR(loss.sum.item<double>(), by_hand(*model, batch), 1e-4);
   EXPECT_FALSE(loss.auxiliary.defined());
+}
+
+TEST(Causal, AHeadThatRetrievesKnowsThePlaceOfEachRow) {
+  const auto model = tiny("knn_lm");
+  auto& head = dynamic_cast<KnnLm&>(model->head());
+  Batch batch = random_batch(2, 40, 29);
+  Pass pass{batch};
+  {
+    at::NoGradGuard guard;
+    head.remember(model->hidden(pass).flatten(0, 1), batch.fact("target").flatten());
+  }
+  const double own = loss_of(*model, batch).sum.item<double>();
+  batch.facts[kPlace] = at::arange(80).view({2, 40}) + 5;
+  head.retriever().exclude({{5, 0, 80}});
+  EXPECT_GT(loss_of(*model, batch).sum.item<double>(), own + 20);
+  for (const bool some : {false, true}) {
+    if (some) {
+      batch.facts["target"][0].slice(0, 3, 30) = -100;
+      batch.facts["target"][1][1] = -100;
+    }
+    // All rows at once, and in tiles of 7.
+    for (const int64_t tile : {int64_t{1} << 24, int64_t{7 * 29}}) {
+      EXPECT_NEAR(loss_of(*model, batch, tile).sum.item<double>(), by_hand(*model, batch), 1e-3) << some << tile;
+    }
+  }
 }
 
 TEST(Causal, TargetsOfInvalidTokensDoNotCount) {

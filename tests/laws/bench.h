@@ -82,9 +82,7 @@ struct Bench {
     }
     auto generator = at::detail::createCPUGenerator(11);
     tokens = at::randint(17, {batch, length}, generator, at::kLong);
-    if (model->head().wants_store()) {
-      model->head().remember(at::randn({40, 32}, generator, at::kDouble), at::randint(17, {40}, generator, at::kLong));
-    }
+    model->head().remember(at::randn({40, 32}, generator, at::kDouble), at::randint(17, {40}, generator, at::kLong));
   }
 
   Result run(const Tensor& ids, State* state = nullptr, Form form = Form::automatic, const Facts& facts = {},

@@ -46,6 +46,8 @@ Tensor Spalm::read(const Tensor& x, Pass& pass) {  // [B, L, D]
   return base_->read(z.view(x.sizes()), pass);
 }
 
+bool Spalm::wants_store() const { return !gate_.is_meta() && gate_.ne(0).any().item<bool>(); }
+
 double Spalm::flops(int64_t length) const {
   const auto width = static_cast<double>(gate_.numel()), k = static_cast<double>(options_.k);
   const auto met =

@@ -37,7 +37,7 @@ class Spalm : public Head, public Retrieves {
   Spalm(const Options& options, const Context& context);
   Tensor read(const Tensor& x, Pass& pass) override;
   double flops(int64_t length) const override;
-  bool wants_store() const override { return true; }
+  bool wants_store() const override;  ///< once its gate has learned: before, it would mix at random
   void remember(const Tensor& x, const Tensor& target) override { retriever_->remember(x, target); }
 
   Retriever& retriever() override { return *retriever_; }

@@ -53,6 +53,7 @@ TEST(Spalm, WithoutAStoreItIsItsTransformerXl) {
   const auto model = tiny("spalm"), base = tiny("transformer_xl");
   const Batch batch = random_batch(2, 40, model->size().vocabulary);
   EXPECT_TRUE(model->score(batch).equal(base->score(batch)));
+  EXPECT_FALSE(model->head().wants_store());  // its gate has learned nothing
   model->head().remember(at::randn({6, model->size().width}), at::arange(6));
   EXPECT_FALSE(model->score(batch).equal(base->score(batch)));
 }

@@ -29,6 +29,7 @@ Batch Lanes::at(int64_t position, int64_t length) const {
   const int64_t size = text_.size();
   const auto& ends = text_.documents;
   const Tensor tokens = at::empty({lanes_, length}, at::kLong), target = at::empty({lanes_, length}, at::kLong);
+  const Tensor place = at::empty({lanes_, length}, at::kLong);
   Tensor segment;
   if (documents_) segment = at::empty({lanes_, length}, at::kLong);
   for (int64_t lane = 0; lane < lanes_; ++lane) {
@@ -36,12 +37,14 @@ Batch Lanes::at(int64_t position, int64_t length) const {
     int64_t ring = start / size, byte = start % size;
     auto* token = tokens.data_ptr<int64_t>() + lane * length;
     auto* next = target.data_ptr<int64_t>() + lane * length;
+    auto* where = place.data_ptr<int64_t>() + lane * length;
     auto* border = documents_ ? segment.data_ptr<int64_t>() + lane * length : nullptr;
     auto document = std::upper_bound(ends.begin(), ends.end(), byte,
                                      [](int64_t value, const Document& d) { return value < d.end; }) -
                     ends.begin();
     for (int64_t i = 0; i < length; ++i) {
       token[i] = text_.bytes[static_cast<size_t>(byte)];
+      where[i] = byte;
       if (border) border[i] = ring * static_cast<int64_t>(ends.size()) + document;
       const bool last = ++byte == ends[static_cast<size_t>(document)].end;
       if (last) ++document;
@@ -49,7 +52,7 @@ Batch Lanes::at(int64_t position, int64_t length) const {
       next[i] = last && border ? -100 : text_.bytes[static_cast<size_t>(byte)];
     }
   }
-  Batch batch{tokens, {{"target", target}}};
+  Batch batch{tokens, {{"target", target}, {"place", place}}};
   if (documents_) batch.facts["segment"] = segment;
   return batch;
 }

@@ -18,8 +18,8 @@ class Lanes : public Source {
 
   Batch next();  ///< at the position, which moves on by `length`
   Batch at(int64_t position) const { return at(position, length_); }
-  /// tokens int64 [B, L]; facts "target" [B, L] (the next byte; -100: none) and, when asked, "segment" [B, L], which
-  /// grows at every border.
+  /// tokens int64 [B, L]; facts "target" [B, L] (the next byte; -100: none), "place" [B, L] (which byte of the text
+  /// each is) and, when asked, "segment" [B, L], which grows at every border.
   Batch at(int64_t position, int64_t length) const override;
   bool whole() const override { return false; }
 

@@ -24,6 +24,7 @@ TEST(Lanes, ReadsARing) {
   for (int step = 0; step < 6; ++step) {
     const Batch batch = lanes.next();
     const Tensor target = batch.fact("target");
+    EXPECT_TRUE(batch.fact("place").equal(batch.tokens));  // byte i of this text is i
     for (int lane = 0; lane < 2; ++lane)
       for (int i = 0; i < 4; ++i) {
         seen[lane].push_back(batch.tokens[lane][i].item<int64_t>());
