@@ -7,28 +7,22 @@
 namespace kinfolk::kernels {
 namespace {
 
-constexpr int64_t kLargestKeys = 128, kLargestRows = 48;  // of a block of products: 24 KiB
+constexpr int64_t kLargestKeys = 128, kLargestPart = 64;  // of a block of products: 32 KiB
 
 template <class T>
-void offer(Scored<T> key, int64_t k, Scored<T>* best, int64_t& filled) {
-  if (!(key.score == key.score)) return;
-  if (filled < k) {
-    best[filled++] = key;
-    std::push_heap(best, best + filled, better<T>);
-    return;
-  }
-  if (!better(key, best[0])) return;
-  std::pop_heap(best, best + filled, better<T>);
-  best[filled - 1] = key;
-  std::push_heap(best, best + filled, better<T>);
+void offer(Scored<T> key, int64_t k, Best<T>& best) {
+  if (!(key.score >= best.bound)) return;
+  best.keys[best.filled++] = key;
+  if (best.filled < room_for(k)) return;
+  std::nth_element(best.keys, best.keys + (k - 1), best.keys + best.filled, better<T>);
+  best.filled = k;
+  best.bound = best.keys[k - 1].score;
 }
 
 }  // namespace
 
-void offer_largest(Scored<float> key, int64_t k, Scored<float>* best, int64_t& filled) { offer(key, k, best, filled); }
-void offer_largest(Scored<double> key, int64_t k, Scored<double>* best, int64_t& filled) {
-  offer(key, k, best, filled);
-}
+void offer_largest(Scored<float> key, int64_t k, Best<float>& best) { offer(key, k, best); }
+void offer_largest(Scored<double> key, int64_t k, Best<double>& best) { offer(key, k, best); }
 
 namespace largest {
 #define KINFOLK_BODY "kinfolk/kernels/largest_body.h"
@@ -41,7 +35,7 @@ void search_largest(const LargestSearch& search, float* scratch) {
 }
 
 int64_t largest_scratch(int64_t width) {
-  return width * kLargestKeys + kLargestRows * kLargestKeys + kLargestRows * width;
+  return width * kLargestRows + kLargestKeys * kLargestPart + kLargestKeys * width;
 }
 
 }  // namespace kinfolk::kernels

@@ -1,6 +1,7 @@
 // The keys with the largest products with each query, found block by block.
 #pragma once
 #include <cstdint>
+#include <limits>
 
 namespace kinfolk::kernels {
 
@@ -16,23 +17,35 @@ inline bool better(const Scored<T>& a, const Scored<T>& b) {
   return a.score > b.score || (a.score == b.score && a.index < b.index);
 }
 
-/// Offers one key to the `k` best kept in `best` (a heap with the worst at its root, `filled` of them in use). A score
-/// that is not a number is passed over.
-void offer_largest(Scored<float> key, int64_t k, Scored<float>* best, int64_t& filled);
-void offer_largest(Scored<double> key, int64_t k, Scored<double>* best, int64_t& filled);
+/// The best keys of one query so far: the k best are among `filled` of `room` entries, in no order. What scores below
+/// `bound` is none of them.
+template <class T>
+struct Best {
+  Scored<T>* keys;
+  int64_t filled = 0;
+  T bound = -std::numeric_limits<T>::infinity();
+};
+/// Entries that a query needs for its k best: more than k, so that they are sorted out rarely.
+inline int64_t room_for(int64_t k) { return 2 * k + 32; }
+
+/// Offers one key. A score that is not a number is passed over.
+void offer_largest(Scored<float> key, int64_t k, Best<float>& best);
+void offer_largest(Scored<double> key, int64_t k, Best<double>& best);
+
+/// Queries of a search at most.
+constexpr int64_t kLargestRows = 256;
 
 /// One search: queries meet all keys of a list.
 struct LargestSearch {
   const float* queries;  ///< row i at queries + (query_rows ? query_rows[i] : i) width
   const int32_t* query_rows;
-  int64_t rows;
+  int64_t rows;       ///< at most kLargestRows
   const float* keys;  ///< key c at keys + (slots ? slots[c] : first + c) width
   const int32_t* slots;
   int64_t first, count;  ///< first: of keys that lie together
   int64_t width;
   int64_t k;
-  Scored<float>* best;  ///< k of each query, at its row in `queries`
-  int64_t* filled;      ///< the same
+  Best<float>* best;  ///< of each query, at its row in `queries`
 };
 
 /// Offers every key of the list to every query. Nothing larger than a block of keys is written: scratch holds

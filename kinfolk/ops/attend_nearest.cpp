@@ -9,9 +9,10 @@
 namespace kinfolk {
 namespace {
 
+using kernels::Best;
 using kernels::Scored;
 
-constexpr int64_t kTask = 256;  ///< rows of a task: what one thread searches for at a time
+constexpr int64_t kTask = kernels::kLargestRows;  ///< rows of a task: what one thread searches for at a time
 
 /// The keys of one lane and group, and where their slots go round.
 template <class T>
@@ -27,14 +28,14 @@ std::array<SlotRange, 2> unrolled(const SlotRange& seen, int64_t slots) {
 }
 
 void meet_list(const KeysOf<float>& all, const float* q, const int32_t* rows, int64_t count, const int32_t* slots,
-               const SlotRange& part, int64_t n, Scored<float>* best, int64_t* filled, std::vector<float>& scratch) {
+               const SlotRange& part, int64_t n, Best<float>* best, std::vector<float>& scratch) {
   scratch.resize(static_cast<size_t>(kernels::largest_scratch(all.width)));
-  kernels::search_largest({q, rows, count, all.keys, slots, part.first, part.count, all.width, n, best, filled},
+  kernels::search_largest({q, rows, count, all.keys, slots, part.first, part.count, all.width, n, best},
                           scratch.data());
 }
 
 void meet_list(const KeysOf<double>& all, const double* q, const int32_t* rows, int64_t count, const int32_t* slots,
-               const SlotRange& part, int64_t n, Scored<double>* best, int64_t* filled, std::vector<double>&) {
+               const SlotRange& part, int64_t n, Best<double>* best, std::vector<double>&) {
   for (int64_t r = 0; r < count; ++r) {
     const int64_t row = rows ? rows[r] : r;
     for (int64_t c = 0; c < part.count; ++c) {
@@ -42,10 +43,29 @@ void meet_list(const KeysOf<double>& all, const double* q, const int32_t* rows, 
       const double *a = q + row * all.width, *b = all.keys + slot * all.width;
       double product = 0;
       for (int64_t i = 0; i < all.width; ++i) product += a[i] * b[i];
-      kernels::offer_largest(Scored<double>{product, slot}, n, best + row * n, filled[row]);
+      kernels::offer_largest(Scored<double>{product, slot}, n, best[row]);
     }
   }
 }
+
+/// The best keys of a task's rows.
+template <class T>
+struct Bests {
+  std::vector<Scored<T>> keys;
+  std::vector<Best<T>> rows;
+  Bests(int64_t count, int64_t n)
+      : keys(static_cast<size_t>(count * kernels::room_for(n))), rows(static_cast<size_t>(count)) {
+    for (size_t r = 0; r < rows.size(); ++r) rows[r].keys = keys.data() + r * static_cast<size_t>(kernels::room_for(n));
+  }
+  /// Calls f(i, slot) for the n best of a row, best first.
+  template <class F>
+  void each(int64_t row, int64_t n, const F& f) {
+    Best<T>& best = rows[static_cast<size_t>(row)];
+    const int64_t found = std::min(n, best.filled);
+    std::partial_sort(best.keys, best.keys + found, best.keys + best.filled, kernels::better<T>);
+    for (int64_t i = 0; i < found; ++i) f(i, best.keys[i].index);
+  }
+};
 
 /// The slots that are met, bucket by bucket.
 struct Sorted {
@@ -67,22 +87,20 @@ struct Sorted {
 /// Rows q [rows, width] meet the keys of the buckets that they probe.
 template <class T>
 void meet_buckets(const KeysOf<T>& all, const T* q, int64_t rows, const Sorted& sorted, const T* centres,
-                  int64_t buckets, int64_t probes, int64_t n, Scored<T>* best, int64_t* filled,
-                  std::vector<T>& scratch) {
-  std::vector<Scored<T>> chosen(static_cast<size_t>(rows * probes));
-  std::vector<int64_t> full(static_cast<size_t>(rows), 0);
+                  int64_t buckets, int64_t probes, int64_t n, Best<T>* best, std::vector<T>& scratch) {
+  Bests<T> chosen(rows, probes);
   const KeysOf<T> middle{centres, buckets, all.width, {}};
-  meet_list(middle, q, nullptr, rows, nullptr, {0, buckets}, probes, chosen.data(), full.data(), scratch);
+  meet_list(middle, q, nullptr, rows, nullptr, {0, buckets}, probes, chosen.rows.data(), scratch);
   std::vector<std::vector<int32_t>> askers(static_cast<size_t>(buckets));
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t p = 0; p < full[static_cast<size_t>(r)]; ++p) {
-      askers[static_cast<size_t>(chosen[static_cast<size_t>(r * probes + p)].index)].push_back(static_cast<int32_t>(r));
-    }
+  for (int64_t r = 0; r < rows; ++r) {
+    chosen.each(r, probes,
+                [&](int64_t, int64_t b) { askers[static_cast<size_t>(b)].push_back(static_cast<int32_t>(r)); });
+  }
   for (size_t b = 0; b < askers.size(); ++b) {
     const int64_t count = sorted.first[b + 1] - sorted.first[b];
     if (askers[b].empty() || count == 0) continue;
     meet_list(all, q, askers[b].data(), static_cast<int64_t>(askers[b].size()), sorted.slots.data() + sorted.first[b],
-              {0, count}, n, best, filled, scratch);
+              {0, count}, n, best, scratch);
   }
 }
 
@@ -107,26 +125,21 @@ Tensor search(const Tensor& q, const Tensor& k, const std::vector<SlotRange>& se
   });
   parallel_for(0, B * G * tasks, 1, [&](int64_t from, int64_t until) {
     std::vector<T> scratch;
-    std::vector<Scored<T>> best(static_cast<size_t>(std::min(rows, kTask) * n));
     for (int64_t task = from; task < until; ++task) {
       const int64_t pair = task / tasks, first = task % tasks * kTask, count = std::min(kTask, rows - first);
       const KeysOf<T> all{keys + pair * C * d, C, d, unrolled(seen[static_cast<size_t>(pair / G)], C)};
       const T* own = queries + (pair * rows + first) * d;
-      std::vector<int64_t> filled(static_cast<size_t>(count), 0);
+      Bests<T> best(count, n);
       if (ready(pair / G)) {
         meet_buckets<T>(all, own, count, *sorted[static_cast<size_t>(pair)],
                         buckets->centre.const_data_ptr<T>() + pair * K * d, K, std::min(buckets->probes, K), n,
-                        best.data(), filled.data(), scratch);
+                        best.rows.data(), scratch);
       } else {
         for (const SlotRange& part : all.parts)
-          if (part.count > 0)
-            meet_list(all, own, nullptr, count, nullptr, part, n, best.data(), filled.data(), scratch);
+          if (part.count > 0) meet_list(all, own, nullptr, count, nullptr, part, n, best.rows.data(), scratch);
       }
       for (int64_t r = 0; r < count; ++r) {
-        Scored<T>* mine = best.data() + r * n;
-        const int64_t found = filled[static_cast<size_t>(r)];
-        std::sort(mine, mine + found, kernels::better<T>);
-        for (int64_t i = 0; i < found; ++i) out[(pair * rows + first + r) * n + i] = mine[i].index;
+        best.each(r, n, [&](int64_t i, int64_t slot) { out[(pair * rows + first + r) * n + i] = slot; });
       }
     }
   });
@@ -159,8 +172,8 @@ Tensor largest_products(const Tensor& q, const Tensor& k, const std::vector<Slot
   return run(plain(q), plain(k), seen, n, buckets ? &held : nullptr).to(q.device());
 }
 
-NearestRead attend_nearest(const Tensor& q, const Tensor& k, const Tensor& v, const std::vector<SlotRange>& seen, int64_t n,
-                           const Buckets* buckets) {
+NearestRead attend_nearest(const Tensor& q, const Tensor& k, const Tensor& v, const std::vector<SlotRange>& seen,
+                           int64_t n, const Buckets* buckets) {
   const int64_t B = q.size(0), H = q.size(1), L = q.size(2), G = k.size(1), C = k.size(2);
   NearestRead read;
   read.index = largest_products(q, k, seen, n, buckets);
