@@ -32,9 +32,11 @@
 #include "kinfolk/nn/mixers/lstm.h"
 #include "kinfolk/nn/mixers/mamba.h"
 #include "kinfolk/nn/mixers/mamba2.h"
+#include "kinfolk/nn/mixers/performer.h"
 #include "kinfolk/nn/mixers/recurrent.h"
 #include "kinfolk/nn/mixers/reflection.h"
 #include "kinfolk/nn/mixers/retention.h"
+#include "kinfolk/nn/mixers/rfa.h"
 #include "kinfolk/nn/mixers/rg_lru.h"
 #include "kinfolk/nn/mixers/rwkv6.h"
 #include "kinfolk/nn/mixers/vq_attention.h"
@@ -82,6 +84,8 @@ Registry<Branch>& registry<Branch>() {
     kin.add<Mamba>("mamba", "a diagonal recurrence that chooses what it keeps, Mamba (Gu and Dao 2023)");
     kin.add<Mamba2>("mamba2", "the selective recurrence with one decay a head, Mamba-2 (Dao and Gu 2024)");
     kin.add<Convolution>("short_conv", "a short causal convolution by channel (Arora et al. 2023)");
+    kin.add<Performer>("performer", "softmax attention over random features (Choromanski et al. 2021)");
+    kin.add<Rfa>("rfa", "random feature attention with a gate (Peng et al. 2021)");
     kin.add<RgLru>("rg_lru", "one gated decay a channel, the recurrent block of Griffin (De et al. 2024)");
     kin.add<Recurrent>("recurrent", "a recurrent network over a cell, one step a token (Elman 1990)");
     kin.add<Lstm>("lstm", "the gated recurrent network (Hochreiter and Schmidhuber 1997, Gers et al. 2000)");
