@@ -71,10 +71,10 @@ struct Bench {
     k = k / k.norm(2, -1, true);
     state.tensors.at("memory_v") = at::randn({B, G, C, d});
     state.tensors.at("begin").fill_(0);
-    state.tensors.at("entered").fill_(2 * filled - kLength);
+    state.tensors.at("entered").fill_(2 * filled - 256);
     state.tensors.at("at").select(1, -1).fill_(2 * filled - 1);
     if (!state.tensors.count("code")) return;
-    state.tensors.at("fitted").fill_(2 * filled - kLength);
+    state.tensors.at("fitted").fill_(2 * filled - 256);
     Tensor &code = state.tensors.at("code"), &centre = state.tensors.at("centre");
     for (int64_t b = 0; b < B; ++b) {
       centre[b].copy_(fit_centres(k[b], centre.size(2)));
@@ -106,7 +106,7 @@ int time_steps(const Words& words) {
   memory_layer(buckets).find("memory")->set("search", Value("buckets"));
   memory_layer(buckets).find("memory")->set("probes", Value(whole(words, "--probes", 16)));
   const Value like_others =
-      parse_toml("memory = { kind = \"segment\", segment = \"context\", memory = \"context\" }", "here");
+      parse_toml("memory = { kind = \"segment\", segment = \"segment\", memory = \"local\" }", "here");
   memory_layer(without).set("memory", *like_others.find("memory"));
   std::vector<std::pair<std::string, std::unique_ptr<Bench>>> all;
   for (const auto& [name, recipe] :

@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/pattern/pattern.h"
 
 namespace kinfolk {
 
@@ -49,15 +50,22 @@ CodeSums add_codes(const CodeSums& sums, const Tensor& keep, const Tensor& code,
 }
 
 Read read_codes(const Tensor& q, const Tensor& codebook, const CodeSums& sums, const Tensor& seen) {
-  const Tensor any = seen.unsqueeze(1).logical_and(sums.count.sum(-1).gt(0).unsqueeze(-1));  // [B, H, n]
-  const Tensor weight = sums.count.to(q.scalar_type()).log().unsqueeze(2);                   // [B, H, 1, S]
-  const Tensor scores = at::matmul(q, codebook.transpose(1, 2).to(q.scalar_type())) + weight;
-  const Tensor finite = at::where(any.unsqueeze(-1), scores, at::zeros({}, scores.options()));
-  const Tensor lse = finite.logsumexp(-1);  // [B, H, n]
-  const Tensor share = (finite - lse.unsqueeze(-1)).exp();
-  const Tensor none = any.logical_not();
-  return {at::matmul(share, sums.mean.to(q.scalar_type())).masked_fill(none.unsqueeze(-1), 0),
-          lse.masked_fill(none, -INFINITY)};
+  static const auto everything = parse_pattern("full");
+  const int64_t B = q.size(0), H = q.size(1), S = codebook.size(1);
+  // A codeword is a key, how often it stands is one more entry of it, which queries meet with 1. Below, e^-100 is none.
+  const Tensor often = sums.count.to(at::kDouble).log().clamp_min(-100).to(q.scalar_type()).unsqueeze(-1);
+  const Tensor words = codebook.to(q.scalar_type()).unsqueeze(0).expand({B, H, S, codebook.size(2)});
+  const Tensor any = sums.count.select(1, 0).sum(-1, true).gt(0);  // [B, 1], of all heads alike
+  const auto whole = sums.count.options();
+  Keys keys;
+  keys.k = at::cat({words, often}, -1);  // [B, H, S, d + 1]
+  keys.v = sums.mean.to(q.scalar_type());
+  keys.at = at::where(any, at::zeros({1, S}, whole), at::full({1, S}, -1, whole));
+  const Tensor at = at::where(seen, at::zeros({1, 1}, whole), at::full({1, 1}, -1, whole));  // [B, n]
+  const Tensor asking = at::cat({q, at::ones({1, 1, 1, 1}, q.options()).expand({B, H, q.size(2), 1})}, -1);
+  AttendPlan plan;
+  plan.pattern = everything;
+  return attend({QueryBand{.q = asking, .scale = 1}}, asking, at, {}, {keys}, {{KeyBand{keys.k}}}, plan);
 }
 
 CodeStatistics code_statistics(const Tensor& k, const Tensor& code, int64_t codes, const Tensor& valid) {
