@@ -129,10 +129,11 @@ void build_graph(std::shared_ptr<const Datastore> store, const GraphOptions& opt
   Nodes nodes(*store);
   const std::string path = graph_file(*store);
   std::error_code error;
-  auto graph = fs::exists(path, error) ? load_graph(*store, nodes)
-                                       : std::make_unique<Graph>(&nodes, static_cast<size_t>(std::max<int64_t>(size, 1)),
-                                                                 static_cast<size_t>(options.links),
-                                                                 static_cast<size_t>(options.candidates));
+  auto graph =
+      fs::exists(path, error)
+          ? load_graph(*store, nodes)
+          : std::make_unique<Graph>(&nodes, static_cast<size_t>(std::max<int64_t>(size, 1)),
+                                    static_cast<size_t>(options.links), static_cast<size_t>(options.candidates));
   constexpr int64_t kStep = 1024;
   for (int64_t from = static_cast<int64_t>(graph->cur_element_count); from < size; from += kStep) {
     const int64_t until = std::min(size, from + kStep);

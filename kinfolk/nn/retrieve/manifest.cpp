@@ -97,15 +97,9 @@ void write_manifest(const std::string& folder, const StoreManifest& manifest) {
     parts.push_back({{"name", part.name}, {"count", part.count}, {"texts", std::move(texts)}});
     count += part.count;
   }
-  Json json = {{"format", kFormat},
-               {"model", manifest.model},
-               {"recipe", manifest.recipe},
-               {"run", manifest.run},
-               {"width", manifest.width},
-               {"vocabulary", manifest.vocabulary},
-               {"type", manifest.type},
-               {"metric", manifest.metric},
-               {"count", count}};
+  Json json = {{"format", kFormat},     {"model", manifest.model},   {"recipe", manifest.recipe},
+               {"run", manifest.run},   {"width", manifest.width},   {"vocabulary", manifest.vocabulary},
+               {"type", manifest.type}, {"metric", manifest.metric}, {"count", count}};
   if (const Tuned& tuned = manifest.tuned; tuned.k > 0) {
     json["tuned"] = {{"k", tuned.k},       {"lambda", tuned.lambda},      {"temperature", tuned.temperature},
                      {"text", tuned.text}, {"bits_per_byte", tuned.bits}, {"bits_per_byte_without", tuned.before}};

@@ -129,7 +129,30 @@ TEST(Search, NamesWhatItHas) {
   const auto kinds = search_kinds();
   if (std::find(kinds.begin(), kinds.end(), "ivf_pq") == kinds.end()) {
     EXPECT_THROW(open_search("ivf_pq", store), UsageError);
+    EXPECT_THROW(build_ivf_pq(store), UsageError);
   }
+}
+
+TEST(Search, CellsAndCodesFindMostAndGoOn) {
+  const auto kinds = search_kinds();
+  if (std::find(kinds.begin(), kinds.end(), "ivf_pq") == kinds.end()) GTEST_SKIP() << "built without FAISS";
+  at::manual_seed(6);
+  const TemporaryFolder folder;
+  const Tensor keys = clustered(6000, 16), queries = clustered(100, 16), tokens = at::zeros({6000}, at::kLong);
+  auto store = stored(folder / "d", keys.slice(0, 0, 5000), tokens.slice(0, 0, 5000), "float16");
+  EXPECT_THROW(ivf_pq_search(store), Error);
+  build_ivf_pq(store, {64, 8});
+  store = stored(folder / "d", keys.slice(0, 5000), tokens.slice(0, 5000));
+  EXPECT_THROW(ivf_pq_search(store), Error);
+  build_ivf_pq(store);
+  const Nearest want = exact_search(store)->nearest(queries, 16);
+  const Nearest some = ivf_pq_search(store, 8)->nearest(queries, 16),
+                all = ivf_pq_search(store, 64)->nearest(queries, 16);
+  EXPECT_GT(recall(some.index, want.index), 0.8);
+  EXPECT_GE(recall(all.index, want.index), recall(some.index, want.index) - 0.02);
+  EXPECT_GE((some.distance.slice(1, 1) - some.distance.slice(1, 0, 15)).min().item<float>(), 0);
+  std::ofstream(folder / "d/ivf_pq.faiss") << "no index";
+  EXPECT_THROW(ivf_pq_search(store), Error);
 }
 
 TEST(SquaredDistance, OfEveryTypeAndWidth) {
