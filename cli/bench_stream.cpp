@@ -58,7 +58,10 @@ void run_stream(StreamFlags& flags) {
   options.tokens = parse_count(flags.tokens, "--tokens", 2);
   if (!flags.memory_limit.empty()) options.memory_limit = parse_count(flags.memory_limit, "--memory-limit", 1);
   const auto names = members_of(flags);
-  for (const auto& name : names) resolve(name, flags.size, flags.sets, "");  // refused before one is measured
+  for (const auto& name : names) {  // all are refused before one is measured
+    const auto [recipe, size] = resolve(name, flags.size, flags.sets, "");
+    check_endless(*Model::make(recipe, size, 1, at::TensorOptions().device(at::kMeta)), options);
+  }
   nlohmann::json rows = nlohmann::json::array();
   if (!flags.json) {
     std::printf("%-20s %10s %10s %12s %12s %12s %9s %9s %7s %9s%s  kept\n", "member", "tok/s", "state", "RSS early",
@@ -113,6 +116,7 @@ void add_bench_stream(CLI::App& bench) {
                    "Bytes of state: also members that keep every key can read without end")
       ->type_name("NUMBER");
   add_choice(*command, "--at-limit", flags->options.at_limit, {"drop", "refeed"}, "What happens there, as in generate");
+  add_number(*command, "--seconds", flags->options.seconds, "About so long the steps of each member are timed");
   command->add_flag("--twice", flags->options.twice,
                     "Read all of it again in other pieces, and compare the last scores");
   command->add_flag("--json", flags->json, "Print the result as JSON");

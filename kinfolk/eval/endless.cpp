@@ -57,16 +57,24 @@ double apart(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
+void check_endless(const Model& model, const EndlessOptions& options) {
+  if (options.tokens < 2) refuse("[stream.tokens] expected at least 2; found ", options.tokens);
+  const Traits traits = model.traits();
+  if (!traits.streams) {
+    refuse("[stream] expected a member that streams; found ", model.recipe().name, ": ", traits.why_not);
+  }
+  if (options.memory_limit == 0 && model.most_bytes(1) < 0) {
+    refuse("[stream] expected a member whose state is bounded, or a memory limit; found ", model.recipe().name, ": ",
+           model.keeps());
+  }
+}
+
 Endless read_endless(Model& model, const EndlessOptions& options) {
-  if (options.tokens < 2) refuse("[tokens] expected at least 2; found ", options.tokens);
+  check_endless(model, options);
   const at::NoGradGuard guard;
   SessionOptions how;
   how.chunk = options.chunk, how.memory_limit = options.memory_limit, how.at_limit = options.at_limit;
   Session session(model, how);
-  if (session.most_bytes() < 0) {
-    refuse("[stream] expected a member whose state is bounded, or a memory limit; found ", model.recipe().name, ": ",
-           session.policy());
-  }
   Endless out;
   out.tokens = options.tokens, out.most_bytes = session.most_bytes(), out.policy = session.policy();
   const int64_t early_at = std::min(options.early, options.tokens / 2);

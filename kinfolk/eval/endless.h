@@ -32,8 +32,11 @@ struct Endless {
   std::string policy;
 };
 
+/// Refuses a member that does not stream, and one whose state grows where there is no memory limit. (A model on the
+/// meta device will do.)
+void check_endless(const Model& model, const EndlessOptions& options);
+
 /// Reads random tokens in chunks with one session. Steps are timed from the two saved states, early and late, in turns.
-/// Refuses a member whose state grows where there is no memory limit.
 Endless read_endless(Model& model, const EndlessOptions& options);
 
 }  // namespace kinfolk

@@ -14,7 +14,7 @@ class SessionsOf : public ProgramTest {
 };
 
 TEST_F(SessionsOf, EvalKeepsALimitAndASession) {
-  const std::vector<std::string> words = {"eval", "run",       "--data", "text",  "--lengths",
+  const std::vector<std::string> words = {"eval", "run",       "--data", "book.txt", "--lengths",
                                           "128",  "--windows", "1",      "--json"};
   const auto eval = [&](std::vector<std::string> more) {
     more.insert(more.begin(), words.begin(), words.end());
@@ -51,8 +51,8 @@ TEST_F(SessionsOf, ARunBeginsFromAnother) {
 }
 
 TEST_F(SessionsOf, BenchStreamPrintsALineAMember) {
-  const ProgramResult ran =
-      run({"bench", "stream", "window", "rope", "--tokens", "3000", "--memory-limit", "400k", "--json"});
+  const ProgramResult ran = run({"bench", "stream", "window", "rope", "--tokens", "3000", "--memory-limit", "400k",
+                                 "--seconds", "0.1", "--json"});
   ASSERT_EQ(ran.status, 0) << ran.err;
   const json rows = json::parse(ran.out);
   ASSERT_EQ(rows.size(), 2u);
