@@ -59,6 +59,7 @@ std::unique_ptr<faiss::IndexIVFPQ> learn_index(const Datastore& store, const Ivf
   auto index = std::make_unique<faiss::IndexIVFPQ>(coarse, static_cast<size_t>(store.width()),
                                                    static_cast<size_t>(cells), static_cast<size_t>(options.bytes), 8);
   index->own_fields = true;
+  index->cp.min_points_per_centroid = index->pq.cp.min_points_per_centroid = 1;  // as many as were chosen here
   const int64_t learned = std::min(size, std::max<int64_t>(cells * kLearn, 256 * kLearn));
   const Tensor some = (at::arange(learned, at::kDouble) * (static_cast<double>(size) / static_cast<double>(learned)))
                           .to(at::kLong)

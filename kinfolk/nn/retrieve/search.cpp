@@ -128,15 +128,19 @@ Nearest refine(const Datastore& store, const Tensor& queries, const Tensor& cand
   auto* distance = out.distance.mutable_data_ptr<float>();
   parallel_for(0, M, kGrain, [&](int64_t from, int64_t until) {
     std::vector<kernels::Candidate> best;
+    std::vector<int64_t> mine;
     for (int64_t m = from; m < until; ++m) {
-      const Tensor mine = which.select(0, m);
-      const Tensor keys = store.keys(mine.clamp_min(0));  // [n, D] float32
-      best.clear();
-      for (int64_t i = 0; i < n; ++i)
-        if (entry[m * n + i] >= 0) best.push_back({0, i});
+      best.clear(), mine.clear();
+      for (int64_t i = 0; i < n; ++i) {
+        if (entry[m * n + i] < 0) continue;
+        best.push_back({0, static_cast<int64_t>(mine.size())});
+        mine.push_back(entry[m * n + i]);
+      }
+      if (mine.empty()) continue;
+      const Tensor keys = store.keys(at::tensor(mine));  // [n, D] float32
       kernels::refine_nearest(rows + m * width, keys.const_data_ptr<float>(), width, best.data(),
                               static_cast<int64_t>(best.size()));
-      for (auto& one : best) one.index = entry[m * n + one.index];
+      for (auto& one : best) one.index = mine[static_cast<size_t>(one.index)];
       std::sort(best.begin(), best.end());
       for (int64_t i = 0; i < std::min<int64_t>(k, static_cast<int64_t>(best.size())); ++i) {
         index[m * k + i] = best[static_cast<size_t>(i)].index;
