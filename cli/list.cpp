@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "kinfolk/core/errors.h"
+#include "kinfolk/nn/length/projection.h"
 #include "kinfolk/nn/memory/compression.h"
 #include "kinfolk/nn/mixers/cell.h"
 #include "kinfolk/nn/model.h"
@@ -55,6 +56,7 @@ void each_registry(Visit&& visit) {
   visit(registry<Score>());
   visit(registry<Memory>());
   visit(registry<Compression>());
+  visit(registry<LengthProjection>());
   visit(registry<Cell>());
   visit(registry<Residual>());
   visit(registry<Depth>());

@@ -1,5 +1,6 @@
 // The lists: every component by its name in a recipe, one list a kind. A new component is one line here.
 #include "kinfolk/nn/depth/once.h"
+#include "kinfolk/nn/depth/reversible.h"
 #include "kinfolk/nn/depth/universal.h"
 #include "kinfolk/nn/family.h"
 #include "kinfolk/nn/feed/chunked.h"
@@ -12,6 +13,8 @@
 #include "kinfolk/nn/input/image.h"
 #include "kinfolk/nn/input/positions.h"
 #include "kinfolk/nn/input/tokens.h"
+#include "kinfolk/nn/length/linear.h"
+#include "kinfolk/nn/length/windows.h"
 #include "kinfolk/nn/memory/cache.h"
 #include "kinfolk/nn/memory/compress_conv.h"
 #include "kinfolk/nn/memory/compress_most_used.h"
@@ -85,6 +88,7 @@ Registry<Branch>& registry<Branch>() {
     kin.add<Mamba2>("mamba2", "the selective recurrence with one decay a head, Mamba-2 (Dao and Gu 2024)");
     kin.add<Convolution>("short_conv", "a short causal convolution by channel (Arora et al. 2023)");
     kin.add<Performer>("performer", "softmax attention over random features (Choromanski et al. 2021)");
+    kin.add<Linformer>("linformer", "keys and values projected along the length, not causal (Wang et al. 2020)");
     kin.add<Rfa>("rfa", "random feature attention with a gate (Peng et al. 2021)");
     kin.add<RgLru>("rg_lru", "one gated decay a channel, the recurrent block of Griffin (De et al. 2024)");
     kin.add<Recurrent>("recurrent", "a recurrent network over a cell, one step a token (Elman 1990)");
@@ -168,6 +172,19 @@ Registry<Compression>& registry<Compression>() {
 }
 
 template <>
+Registry<LengthProjection>& registry<LengthProjection>() {
+  static Registry<LengthProjection> list = [] {
+    Registry<LengthProjection> kin("length projection");
+    kin.add<LinearLength>("linear", "a learned matrix over the places of a sequence (Wang et al. 2020)");
+    kin.add<MeanLength>("mean_pool", "the mean of each few rows (Wang et al. 2020)");
+    kin.add<MaxLength>("max_pool", "the largest of each few rows, by channel (Wang et al. 2020)");
+    kin.add<ConvLength>("conv", "a convolution as wide as its step, the same for all heads (Wang et al. 2020)");
+    return kin;
+  }();
+  return list;
+}
+
+template <>
 Registry<Memory>& registry<Memory>() {
   static Registry<Memory> list = [] {
     Registry<Memory> kin("memory");
@@ -196,6 +213,7 @@ Registry<Depth>& registry<Depth>() {
   static Registry<Depth> list = [] {
     Registry<Depth> kin("depth");
     kin.add<Once>("once", "every layer once, in order (Vaswani et al. 2017)");
+    kin.add<Reversible>("reversible", "two streams, whose layers are undone in backward (Gomez et al. 2017)");
     kin.add<Universal>("universal", "one layer group again and again, halting by ACT or fixed (Dehghani et al. 2019)");
     return kin;
   }();

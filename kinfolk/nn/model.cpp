@@ -150,6 +150,7 @@ Model::Model(const Recipe& recipe, const Context& outer) : recipe_(recipe), size
   context.layer = 0;
   depth_ = register_module("depth",
                            registry<Depth>().create(slot(recipe.tree, "depth", "once"), context.at("depth"), "depth"));
+  depth_->start(layers_, 1, context.like.device(at::kMeta));  // a depth refuses layers that it cannot run
 
   const Spec head = slot(recipe.tree, "head", "lm");
   LastNorm last;

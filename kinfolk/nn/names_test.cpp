@@ -42,7 +42,7 @@ std::vector<std::shared_ptr<Model>> models() {
         "rope layers.0.branches.1.kind=separable", "rope head.tied=false", "rope head.bias=true",
         "retnet layers.0.branches.0.bias=true", "rnn layers.0.branches.0.cell=general",
         "compressive layers.0.branches.0.memory.loss=autoencoding", "rope layers.0.branches.0.bias=true",
-        "image_1d input.position=learned"}) {
+        "image_1d input.position=learned", "linformer layers.0.branches.0.project=conv"}) {
     Recipe recipe = load_recipe(set.substr(0, set.find(' ')));
     override_recipe(recipe, set.substr(set.find(' ') + 1));
     out.push_back(Model::make(recipe, tiny_size()));

@@ -38,6 +38,7 @@ class InTypes {
 
 struct Kept : torch::CustomClassHolder {
   Rerun f;
+  Recall recall;             // of the first input; none: it is kept
   Types types;               // of the forward call
   variable_list inputs;      // those without a gradient; the others are the graph's, which lets go of them when it can
   std::vector<bool> wanted;  // of each input
@@ -45,14 +46,17 @@ struct Kept : torch::CustomClassHolder {
 };
 
 struct Recompute : torch::autograd::Function<Recompute> {
-  static variable_list forward(AutogradContext* context, at::TensorList inputs, at::TensorList parameters, Rerun f) {
+  static variable_list forward(AutogradContext* context, at::TensorList inputs, at::TensorList parameters, Rerun f,
+                               Recall recall) {
     auto kept = c10::make_intrusive<Kept>();
-    kept->f = std::move(f);
+    kept->f = std::move(f), kept->recall = std::move(recall);
     variable_list saved;
-    for (const Tensor& input : inputs) {
-      kept->wanted.push_back(input.requires_grad());
-      if (input.requires_grad()) saved.push_back(input);
-      kept->inputs.push_back(input.requires_grad() ? Tensor() : input);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const Tensor& input = inputs[i];
+      const bool wanted = input.requires_grad(), recalled = i == 0 && kept->recall;
+      kept->wanted.push_back(wanted);
+      if (wanted && !recalled) saved.push_back(input);
+      kept->inputs.push_back(wanted || recalled ? Tensor() : input);
     }
     context->save_for_backward(std::move(saved));
     kept->parameters = parameters.vec();
@@ -66,7 +70,9 @@ struct Recompute : torch::autograd::Function<Recompute> {
     const at::AutoGradMode graph(true);
     variable_list inputs, saved = context->get_saved_variables();
     for (size_t i = 0, next = 0; i < kept->inputs.size(); ++i) {
-      inputs.push_back(kept->wanted[i] ? saved[next++].detach().set_requires_grad(true) : kept->inputs[i].detach());
+      const bool wanted = kept->wanted[i], recalled = i == 0 && kept->recall;
+      const Tensor input = recalled ? kept->recall() : wanted ? saved[next++] : kept->inputs[i];
+      inputs.push_back(input.detach().set_requires_grad(wanted));
     }
     saved.clear();
     variable_list outputs = [&] {
@@ -88,7 +94,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
       const Tensor& tensor = i < count ? inputs[i] : kept->parameters[i - count];
       if (tensor.requires_grad()) wanted.push_back(torch::autograd::impl::gradient_edge(tensor)), slots.push_back(i);
     }
-    variable_list out(count + kept->parameters.size() + 1);  // the last slot is f's
+    variable_list out(count + kept->parameters.size() + 2);  // the last slots are those of f and recall
     if (roots.empty() || wanted.empty()) return out;
     const variable_list found =
         torch::autograd::Engine::get_default_engine().execute(roots, root_gradients, false, false, false, wanted);
@@ -99,18 +105,20 @@ struct Recompute : torch::autograd::Function<Recompute> {
 
 }  // namespace
 
-std::vector<Tensor> recompute(Rerun f, const std::vector<Tensor>& inputs, const std::vector<Tensor>& parameters) {
-  return Recompute::apply(at::TensorList(inputs), at::TensorList(parameters), std::move(f));
+std::vector<Tensor> recompute(Rerun f, const std::vector<Tensor>& inputs, const std::vector<Tensor>& parameters,
+                              Recall recall) {
+  return Recompute::apply(at::TensorList(inputs), at::TensorList(parameters), std::move(f), std::move(recall));
 }
 
 Tensor recompute_part(const std::shared_ptr<torch::nn::Module>& owner, const ModelPart& f, std::vector<Tensor> inputs,
-                      Pass& pass, State* state) {
+                      Pass& pass, State* state, Recall recall) {
   struct Held {
     std::shared_ptr<torch::nn::Module> owner;
     Batch batch;
     Tensor position, valid, document, first;
     Form form;
     uint64_t seed, draws, draws_after = 0;
+    int64_t newest;
     State before, after;
     std::vector<std::string> losses;
   };
@@ -119,6 +127,7 @@ Tensor recompute_part(const std::shared_ptr<torch::nn::Module>& owner, const Mod
   held->batch = pass.batch;
   held->position = pass.position, held->valid = pass.valid, held->document = pass.document, held->first = pass.first;
   held->form = pass.form, held->seed = pass.seed, held->draws = pass.draws;
+  held->newest = pass.newest;
 
   const size_t given = inputs.size();
   if (state) {
@@ -136,6 +145,7 @@ Tensor recompute_part(const std::shared_ptr<torch::nn::Module>& owner, const Mod
     Pass own{held->batch};
     own.position = held->position, own.valid = held->valid, own.document = held->document, own.first = held->first;
     own.form = held->form, own.seed = held->seed, own.draws = held->draws;
+    own.newest = held->newest;
     std::map<std::string, Tensor> losses;
     if (collects) own.losses = &losses;
     if (!again) own.trace = trace, own.updates = updates;
@@ -157,7 +167,7 @@ Tensor recompute_part(const std::shared_ptr<torch::nn::Module>& owner, const Mod
     held->draws_after = own.draws;
     return out;
   };
-  const std::vector<Tensor> out = recompute(rerun, inputs, parameters);
+  const std::vector<Tensor> out = recompute(rerun, inputs, parameters, std::move(recall));
   size_t next = 1;
   for (const auto& name : held->losses) add_loss(pass, name, out[next++]);
   if (state) {

@@ -143,6 +143,12 @@ Loss token_loss(Model& model, Pass& pass, int64_t tile, const std::function<Tens
 }
 
 Loss Causal::loss(Model& model, Pass& pass) {
+  if (const Traits traits = model.traits(); !traits.causal) {
+    fail(
+        "[objective] expected prefix or masked for a member that sees the tokens it is asked for; found causal, and "
+        "one that sees them: ",
+        traits.why_not);
+  }
   const Tensor target = target_of(pass.batch);
   return token_loss(model, pass, options_.tile, [&](const Pass&) { return target; });
 }

@@ -2,6 +2,7 @@
 
 #include "kinfolk/core/errors.h"
 #include "kinfolk/objective/causal.h"
+#include "kinfolk/objective/masked.h"
 #include "kinfolk/objective/prefix.h"
 
 namespace kinfolk {
@@ -15,7 +16,8 @@ std::shared_ptr<Objective> make(const Value& table) {
 }
 
 const std::map<std::string, Make>& objectives() {
-  static const std::map<std::string, Make> list = {{"causal", make<Causal>}, {"prefix", make<Prefix>}};
+  static const std::map<std::string, Make> list = {
+      {"causal", make<Causal>}, {"masked", make<Masked>}, {"prefix", make<Prefix>}};
   return list;
 }
 
