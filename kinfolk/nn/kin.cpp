@@ -32,6 +32,7 @@
 #include "kinfolk/nn/mixers/gla.h"
 #include "kinfolk/nn/mixers/hgrn.h"
 #include "kinfolk/nn/mixers/linear.h"
+#include "kinfolk/nn/mixers/linformer.h"
 #include "kinfolk/nn/mixers/lstm.h"
 #include "kinfolk/nn/mixers/mamba.h"
 #include "kinfolk/nn/mixers/mamba2.h"
