@@ -33,6 +33,7 @@
 #include "kinfolk/nn/mixers/hgrn.h"
 #include "kinfolk/nn/mixers/linear.h"
 #include "kinfolk/nn/mixers/linformer.h"
+#include "kinfolk/nn/mixers/lsh_attention.h"
 #include "kinfolk/nn/mixers/lstm.h"
 #include "kinfolk/nn/mixers/mamba.h"
 #include "kinfolk/nn/mixers/mamba2.h"
@@ -42,6 +43,7 @@
 #include "kinfolk/nn/mixers/retention.h"
 #include "kinfolk/nn/mixers/rfa.h"
 #include "kinfolk/nn/mixers/rg_lru.h"
+#include "kinfolk/nn/mixers/routing_attention.h"
 #include "kinfolk/nn/mixers/rwkv6.h"
 #include "kinfolk/nn/mixers/vq_attention.h"
 #include "kinfolk/nn/qk/key_norm.h"
@@ -75,6 +77,8 @@ Registry<Branch>& registry<Branch>() {
     Registry<Branch> kin("branch");
     kin.add<Attention>("attention", "softmax attention over heads, any pattern and memory (Vaswani et al. 2017)");
     kin.add<VqAttention>("vq", "attention over quantised keys, old ones known by code (Lingle 2023)");
+    kin.add<LshAttention>("lsh", "attention among tokens of one hash, the Reformer's (Kitaev et al. 2020)");
+    kin.add<RoutingAttention>("routing", "attention among tokens of one centroid, and in a window (Roy et al. 2021)");
     kin.add<Gau>("gau", "gated attention unit: attention and feed-forward in one branch (Hua et al. 2022)");
     kin.add<LinearAttention>("linear", "linear attention over a feature map (Katharopoulos et al. 2020)");
     kin.add<Retention>("retention", "multi-scale retention of RetNet, one decay a head (Sun et al. 2023)");
