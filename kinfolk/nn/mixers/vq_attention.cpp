@@ -2,6 +2,7 @@
 
 #include "kinfolk/nn/memory/cache.h"
 #include "kinfolk/nn/memory/newest.h"
+#include "kinfolk/nn/mixers/vq_blocks.h"
 #include "kinfolk/pattern/pattern.h"
 
 namespace kinfolk {
@@ -12,10 +13,6 @@ constexpr auto kKeys = "k", kValues = "v", kCode = "code", kAt = "at", kDocument
 
 /// [B, L, H d] -> [B, H, L, d]
 Tensor split_heads(const Tensor& x, int64_t d) { return x.unflatten(-1, {-1, d}).transpose(1, 2); }
-
-Tensor whole_numbers(const std::vector<int64_t>& values, at::IntArrayRef sizes, const Tensor& like) {
-  return at::tensor(values, at::kLong).view(sizes).to(like.device());
-}
 
 /// t [B, H, C(, d)] at the columns int64 [B, n].
 Tensor at_columns(const Tensor& t, const Tensor& columns) {
@@ -186,99 +183,43 @@ Read VqAttention::read_near(const Columns& all, const Tensor& content, const Ten
 }
 
 Read VqAttention::read_far(const Columns& all, const Tensor& content, State& state) const {
-  const int64_t B = content.size(0), L = content.size(2), R = options_.block, columns = all.at.size(1);
-  const Tensor at = all.at.to(at::kCPU).contiguous(), document = all.document.to(at::kCPU).contiguous();
-  const auto place = [&](int64_t b, int64_t c) { return at.const_data_ptr<int64_t>()[b * columns + c]; };
-  const auto number = [&](int64_t b, int64_t c) { return document.const_data_ptr<int64_t>()[b * columns + c]; };
   auto& kept = state.tensors;
+  const BlockPlan plan = plan_blocks(all.at, all.document, all.kept, options_.block, kept.at(kOf));
+  kept[kOf] = plan.of;
   CodeSums sums{kept.at(kCount), kept.at(kMean)};
-  Tensor of_state = kept.at(kOf).to(at::kCPU).clone();
-  int64_t* of = of_state.mutable_data_ptr<int64_t>();
-
-  // Each lane's blocks from that of its first token to that of the token to come.
-  std::vector<int64_t> first(static_cast<size_t>(B), -1), last(static_cast<size_t>(B), -1);
-  int64_t steps = 0;
-  for (int64_t b = 0; b < B; ++b) {
-    const auto lane = static_cast<size_t>(b);
-    for (int64_t c = all.kept; c < columns; ++c) {
-      if (place(b, c) < 0) continue;
-      if (first[lane] < 0) first[lane] = place(b, c) / R;
-      last[lane] = (place(b, c) + 1) / R;
-    }
-    if (first[lane] >= 0) steps = std::max(steps, last[lane] - first[lane] + 1);
+  // Taken apart once: a slice for each block would make a gradient of the whole length for each.
+  std::vector<Tensor> leaving, asking;
+  for (const BlockStep& step : plan.steps) {
+    if (step.keys.defined()) leaving.push_back(step.keys);
+    if (step.queries.defined()) asking.push_back(step.queries);
   }
-  if (steps == 0) return {};
-  // The columns of each block of each lane, counted from the one before the lane's first: blocks first - 1, ...
-  std::vector<std::vector<std::vector<int64_t>>> blocks(
-      static_cast<size_t>(B), std::vector<std::vector<int64_t>>(static_cast<size_t>(steps) + 1));
-  for (int64_t b = 0; b < B; ++b)
-    for (int64_t c = 0; c < columns && first[static_cast<size_t>(b)] >= 0; ++c) {
-      const int64_t n = place(b, c) < 0 ? -1 : place(b, c) / R - (first[static_cast<size_t>(b)] - 1);
-      if (n >= 0 && n <= steps) blocks[static_cast<size_t>(b)][static_cast<size_t>(n)].push_back(c);
-    }
-
+  const auto parts = [](const Tensor& t, const std::vector<Tensor>& columns) {
+    if (columns.empty()) return std::vector<Tensor>();
+    std::vector<int64_t> sizes;
+    for (const Tensor& some : columns) sizes.push_back(some.size(1));
+    return at_columns(t, at::cat(columns, 1)).split_with_sizes(sizes, 2);
+  };
+  const auto values = parts(all.v, leaving), codes = parts(all.code, leaving), queries = parts(content, asking);
   const Tensor words = codebook();
   std::vector<Tensor> reads, normalisers;
-  std::vector<int64_t> where(static_cast<size_t>(B * L), 0);
-  int64_t rows = 0;
-  bool any = sums.count.any().item<bool>();
-  for (int64_t t = 0; t < steps; ++t) {
-    if (t > 0) {  // the block before the one before leaves the near keys
-      std::vector<int64_t> from(static_cast<size_t>(B * R), 0);
-      std::vector<int64_t> taken(static_cast<size_t>(B * R), 0), keep(static_cast<size_t>(B), 1);
-      bool some = false;
-      for (int64_t b = 0; b < B; ++b) {
-        const auto& own = blocks[static_cast<size_t>(b)][static_cast<size_t>(t - 1)];
-        if (own.empty() || first[static_cast<size_t>(b)] + t > last[static_cast<size_t>(b)]) continue;
-        const int64_t newest = number(b, own.back());
-        if (newest != of[b]) keep[static_cast<size_t>(b)] = 0, of[b] = newest;
-        for (size_t i = 0; i < own.size(); ++i) {
-          const size_t at_row = static_cast<size_t>(b * R) + i;
-          from[at_row] = own[i];
-          taken[at_row] = number(b, own[i]) == newest;
-        }
-        some = true;
-      }
-      if (some) {
-        const Tensor chosen = whole_numbers(from, {B, R}, content);
-        sums = add_codes(sums, whole_numbers(keep, {B}, content).gt(0), at_columns(all.code, chosen),
-                         at_columns(all.v, chosen), whole_numbers(taken, {B, R}, content).gt(0));
-        any = true;
-      }
+  size_t left = 0;
+  bool any = !leaving.empty() || sums.count.any().item<bool>();
+  for (const BlockStep& step : plan.steps) {
+    if (step.keys.defined()) {
+      sums = add_codes(sums, step.keep, codes[left], values[left], step.taken);
+      ++left;
     }
-    // Queries of the block.
-    size_t most = 0;
-    std::vector<std::vector<int64_t>> asking(static_cast<size_t>(B));
-    for (int64_t b = 0; b < B; ++b) {
-      for (const int64_t c : blocks[static_cast<size_t>(b)][static_cast<size_t>(t + 1)])
-        if (c >= all.kept) asking[static_cast<size_t>(b)].push_back(c - all.kept);
-      most = std::max(most, asking[static_cast<size_t>(b)].size());
-    }
-    if (most == 0) continue;
-    const auto n = static_cast<int64_t>(most);
-    std::vector<int64_t> from(static_cast<size_t>(B * n), 0), seen(static_cast<size_t>(B * n), 0);
-    for (int64_t b = 0; b < B; ++b)
-      for (size_t i = 0; i < asking[static_cast<size_t>(b)].size(); ++i) {
-        const int64_t c = asking[static_cast<size_t>(b)][i];
-        const size_t at_row = static_cast<size_t>(b * n) + i;
-        from[at_row] = c;
-        seen[at_row] = number(b, all.kept + c) == of[b];
-        where[static_cast<size_t>(b * L + c)] = rows + static_cast<int64_t>(i);
-      }
-    rows += n;
-    const Read read = read_codes(at_columns(content, whole_numbers(from, {B, n}, content)), words, sums,
-                                 whole_numbers(seen, {B, n}, content).gt(0));
+    if (!any || !step.queries.defined()) continue;
+    const Read read = read_codes(queries[reads.size()], words, sums, step.seen);
     reads.push_back(read.out);
     normalisers.push_back(read.lse);
   }
   kept[kCount] = sums.count;
   kept[kMean] = sums.mean.to(kept.at(kMean).scalar_type());
-  kept[kOf] = of_state.to(kept.at(kOf).device());
-  if (!any || reads.empty()) return {};
-  const Tensor order = whole_numbers(where, {B, L}, content);
-  return {at_columns(at::cat(reads, 2), order),
-          at_columns(at::cat(normalisers, 2), order)
-              .masked_fill(all.at.narrow(1, all.kept, L).lt(0).unsqueeze(1), -INFINITY)};
+  if (reads.empty()) return {};
+  const Tensor invalid = all.at.narrow(1, all.kept, content.size(2)).lt(0).unsqueeze(1);
+  return {at_columns(at::cat(reads, 2), plan.order),
+          at_columns(at::cat(normalisers, 2), plan.order).masked_fill(invalid, -INFINITY)};
 }
 
 void VqAttention::learn(const Tensor& keys, const Tensor& code, Pass& pass) {
