@@ -33,7 +33,7 @@ void TrainingFlags::add_to(CLI::App& command) {
           "--data", data,
           "File or folder to learn from: any bytes, text or not; or images, a .safetensors file with the tensor "
           "images U8 [N, rows, columns] or a folder with train.safetensors and valid.safetensors; or a task that is "
-          "drawn, such as recall:mqar,pairs=8,length=64 (recall:selective_copy, recall:induction)")
+          "drawn, such as recall:mqar,pairs=8,length=64 (recall:selective_copy, recall:induction, recall:distance)")
       ->required()
       ->type_name("PATH");
   command

@@ -104,6 +104,29 @@ RecallExample induction(const InductionOptions& o, Draws& draws) {
   return e;
 }
 
+RecallExample distance(const DistanceOptions& o, Draws& draws) {
+  const int64_t quarter = o.vocabulary / 4;
+  const auto length = static_cast<size_t>(4 * o.pairs + o.distance), pairs = static_cast<size_t>(o.pairs);
+  RecallExample e{std::vector<int64_t>(length), std::vector<int64_t>(length, -100)};
+  for (auto& token : e.tokens) token = draws.below(quarter);
+  const auto keys = draws.pick(numbers(quarter, 2 * quarter), o.pairs);
+  const auto order = draws.pick(numbers(0, o.pairs), o.pairs);
+  int64_t between = o.distance;
+  if (o.varied) between = static_cast<int64_t>(std::pow(static_cast<double>(o.distance), draws.unit()));
+  const auto asked = length - 2 * pairs, told = asked - static_cast<size_t>(between) - 2 * pairs;
+  std::vector<int64_t> values(pairs);
+  for (size_t i = 0; i < pairs; i++) {
+    values[i] = 2 * quarter + draws.below(2 * quarter);
+    e.tokens[told + 2 * i] = keys[i], e.tokens[told + 2 * i + 1] = values[i];
+  }
+  for (size_t i = 0; i < pairs; i++) {
+    const auto one = static_cast<size_t>(order[i]);
+    e.tokens[asked + 2 * i] = keys[one], e.tokens[asked + 2 * i + 1] = values[one];
+    e.target[asked + 2 * i] = values[one];
+  }
+  return e;
+}
+
 /// "key=value" as a value of the type that the field has.
 Value typed(const std::string& path, const Field& field, const std::string& word) {
   const auto wrong = [&] {
@@ -155,6 +178,11 @@ std::string option_words(Options options) {
 }
 
 void check(const std::string& path, const RecallTask& task) {
+  if (task.kind == "distance" &&
+      (task.distance.vocabulary % 4 != 0 || task.distance.vocabulary < 4 * task.distance.pairs)) {
+    refuse("[data] ", path, ": expected a vocabulary divisible by 4, at least 4 x ", task.distance.pairs,
+           " pairs; found ", task.distance.vocabulary);
+  }
   const MqarOptions& o = task.mqar;
   if (task.kind != "mqar") return;
   if (o.length % 2 != 0 || 4 * o.pairs > o.length) {
@@ -171,7 +199,8 @@ std::string RecallTask::words() const {
   return std::string(kPrefix) + kind +
          (kind == "mqar"             ? option_words(mqar)
           : kind == "selective_copy" ? option_words(copy)
-                                     : option_words(induction));
+          : kind == "induction"      ? option_words(induction)
+                                     : option_words(distance));
 }
 
 bool holds_recall(const std::string& path) { return path.starts_with(kPrefix); }
@@ -194,9 +223,12 @@ RecallTask read_recall(const std::string& path) {
     task.copy = options_of<SelectiveCopyOptions>(path, words);
   } else if (task.kind == "induction") {
     task.induction = options_of<InductionOptions>(path, words);
+  } else if (task.kind == "distance") {
+    task.distance = options_of<DistanceOptions>(path, words);
   } else {
-    refuse("[data] ", path, ": expected recall:mqar, recall:selective_copy or recall:induction; found \"", task.kind,
-           "\"", suggest(task.kind, {"mqar", "selective_copy", "induction"}));
+    refuse("[data] ", path,
+           ": expected recall:mqar, recall:selective_copy, recall:induction or recall:distance; found \"", task.kind,
+           "\"", suggest(task.kind, {"mqar", "selective_copy", "induction", "distance"}));
   }
   check(path, task);
   return task;
@@ -215,7 +247,8 @@ Corpus recall_corpus(const std::string& path) {
 RecallExample recall_example(const RecallTask& task, uint64_t seed, uint64_t index) {
   Draws draws(mix(mix(seed) + index));
   if (task.kind == "mqar") return mqar(task.mqar, draws);
-  return task.kind == "selective_copy" ? selective_copy(task.copy, draws) : induction(task.induction, draws);
+  if (task.kind == "selective_copy") return selective_copy(task.copy, draws);
+  return task.kind == "induction" ? induction(task.induction, draws) : distance(task.distance, draws);
 }
 
 uint64_t held_out_seed(const RecallTask& task) { return ~static_cast<uint64_t>(task.seed()); }

@@ -13,8 +13,9 @@ namespace kinfolk {
 /// Whether a path means a task: "recall:" and what `read_recall` reads.
 bool holds_recall(const std::string& path);
 
-/// "recall:mqar", "recall:selective_copy" or "recall:induction", then ",key=value" as often as wanted, with the keys of
-/// MqarOptions, SelectiveCopyOptions or InductionOptions. Throws UsageError for everything else.
+/// "recall:mqar", "recall:selective_copy", "recall:induction" or "recall:distance", then ",key=value" as often as
+/// wanted, with the keys of MqarOptions, SelectiveCopyOptions, InductionOptions or DistanceOptions. Throws UsageError
+/// for everything else.
 RecallTask read_recall(const std::string& path);
 
 /// The task as a corpus without text: what is held out is the stream of another seed.

@@ -55,22 +55,52 @@ struct InductionOptions {
   }
 };
 
+/// Recall at a distance: `pairs` of key and value, then noise, then each key once more in another order: its value is
+/// wanted there and follows. What a memory has let go in between cannot be answered.
+struct DistanceOptions {
+  int64_t vocabulary = 64, pairs = 4, distance = 256;
+  bool varied = false;
+  int64_t seed = 1, examples = 0;
+  template <class V>
+  void fields(V&& visit) {
+    visit("vocabulary", vocabulary, "token ids: a quarter noise, a quarter keys, half values; divisible by 4",
+          at_least(8));
+    visit("pairs", pairs, "keys with their values, each asked for once", at_least(1));
+    visit("distance", distance, "tokens of noise between the pairs and the questions", at_least(1));
+    visit("varied", varied, "the pairs may come later, at distances spread evenly by their logarithm from 1 on");
+    visit("seed", seed, "of the examples", at_least(0));
+    visit("examples", examples, "different ones to train on; 0: each is new", at_least(0));
+  }
+};
+
 struct RecallTask {
-  std::string kind;  ///< "mqar", "selective_copy", "induction"; empty: none
+  std::string kind;  ///< "mqar", "selective_copy", "induction", "distance"; empty: none
   MqarOptions mqar = {};
   SelectiveCopyOptions copy = {};
   InductionOptions induction = {};
+  DistanceOptions distance = {};
 
   bool any() const { return !kind.empty(); }
+  /// What all kinds have, of the options of this one.
+  template <class Read>
+  int64_t common(Read&& read) const {
+    if (kind == "mqar") return read(mqar);
+    if (kind == "selective_copy") return read(copy);
+    return kind == "induction" ? read(induction) : read(distance);
+  }
   int64_t vocabulary() const {
-    return kind == "mqar" ? mqar.vocabulary : kind == "selective_copy" ? copy.vocabulary : induction.vocabulary;
+    return common([](const auto& o) { return o.vocabulary; });
+  }
+  int64_t seed() const {
+    return common([](const auto& o) { return o.seed; });
+  }
+  int64_t examples() const {
+    return common([](const auto& o) { return o.examples; });
   }
   int64_t length() const {
-    return kind == "mqar" ? mqar.length : kind == "selective_copy" ? copy.noise + 2 * copy.data : induction.length;
-  }
-  int64_t seed() const { return kind == "mqar" ? mqar.seed : kind == "selective_copy" ? copy.seed : induction.seed; }
-  int64_t examples() const {
-    return kind == "mqar" ? mqar.examples : kind == "selective_copy" ? copy.examples : induction.examples;
+    if (kind == "mqar") return mqar.length;
+    if (kind == "selective_copy") return copy.noise + 2 * copy.data;
+    return kind == "induction" ? induction.length : 4 * distance.pairs + distance.distance;
   }
   std::string words() const;  ///< "recall:mqar,vocabulary=8192,...": all options, as `read_recall` reads them
 };

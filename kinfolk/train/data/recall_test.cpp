@@ -61,6 +61,39 @@ TEST(Recall, EveryKeyIsAskedForOnceAndHasOneValue) {
   }
 }
 
+TEST(Recall, DistanceLiesBetweenPairsAndQuestions) {
+  for (const bool varied : {false, true}) {
+    const RecallTask task =
+        read_recall(text("recall:distance,pairs=3,distance=60,vocabulary=16,varied=", varied ? "true" : "false"));
+    ASSERT_EQ(task.length(), 72);
+    int64_t nearest = 60, farthest = 0;
+    for (uint64_t i = 0; i < 200; i++) {
+      const RecallExample e = recall_example(task, 1, i);
+      ASSERT_EQ(e.tokens.size(), 72U);
+      std::map<int64_t, int64_t> told;
+      size_t last = 0;
+      for (size_t t = 0; t + 6 < 72; t++) {
+        EXPECT_EQ(e.target[t], -100);
+        if (e.tokens[t] < 4 || e.tokens[t] >= 8) continue;
+        told[e.tokens[t]] = e.tokens[t + 1], last = t + 1;
+        EXPECT_GE(e.tokens[t + 1], 8);
+      }
+      ASSERT_EQ(told.size(), 3U);
+      const auto noise = static_cast<int64_t>(66 - last) - 1;
+      nearest = std::min(nearest, noise), farthest = std::max(farthest, noise);
+      for (size_t t = 66; t < 72; t += 2) {
+        EXPECT_EQ(e.target[t], told.at(e.tokens[t]));
+        EXPECT_EQ(e.tokens[t + 1], e.target[t]);
+        EXPECT_EQ(e.target[t + 1], -100);
+      }
+    }
+    EXPECT_GE(farthest, varied ? 50 : 60);
+    EXPECT_LE(farthest, 60);
+    if (varied) EXPECT_LE(nearest, 2);
+    if (!varied) EXPECT_EQ(nearest, 60);
+  }
+}
+
 TEST(Recall, ThePositionDecidesTheBatch) {
   const RecallTask task = read_recall("recall:induction,length=32,vocabulary=8,examples=10");
   const RecallExamples source(task, 1, 4);
@@ -77,8 +110,9 @@ TEST(Recall, ThePositionDecidesTheBatch) {
 }
 
 TEST(Recall, TheWordsOfATaskSayIt) {
-  for (const std::string words : {"recall:mqar", "recall:mqar,pairs=8,length=64,fill=true,power=0.5",
-                                  "recall:selective_copy,noise=24,data=8", "recall:induction,vocabulary=32"}) {
+  for (const std::string words :
+       {"recall:mqar", "recall:mqar,pairs=8,length=64,fill=true,power=0.5", "recall:selective_copy,noise=24,data=8",
+        "recall:induction,vocabulary=32", "recall:distance,distance=100,varied=true"}) {
     const std::string all = read_recall(words).words();
     EXPECT_EQ(read_recall(all).words(), all);
   }
@@ -113,6 +147,8 @@ TEST(Recall, RefusesWhatIsNotATask) {
   says("recall:mqar,length=63", "even");
   says("recall:mqar,length=64,vocabulary=64", "vocabulary above");
   says("recall:induction,pairs=4", "known:");
+  says("recall:distance,vocabulary=30", "divisible by 4");
+  says("recall:distance,pairs=17", "4 x 17");
 }
 
 TEST(Recall, TheTaskDecidesTheSizes) {
