@@ -1,6 +1,7 @@
 #include "kinfolk/objective/causal.h"
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/nn/reads_past.h"
 #include "kinfolk/nn/recompute.h"
 #include "kinfolk/nn/retrieve/retriever.h"
 
@@ -143,7 +144,7 @@ Loss token_loss(Model& model, Pass& pass, int64_t tile, const std::function<Tens
 }
 
 Loss Causal::loss(Model& model, Pass& pass) {
-  if (const Traits traits = model.traits(); !traits.causal) {
+  if (const Traits traits = model.traits(); !traits.causal && !reads_past_alone(model)) {
     fail(
         "[objective] expected prefix or masked for a member that sees the tokens it is asked for; found causal, and "
         "one that sees them: ",

@@ -2,6 +2,7 @@
 #pragma once
 #include "kinfolk/nn/family.h"
 #include "kinfolk/nn/linear.h"
+#include "kinfolk/nn/reads_past.h"
 #include "kinfolk/ops/attend_groups.h"
 
 namespace kinfolk {
@@ -17,7 +18,7 @@ namespace kinfolk {
 /// and the number of buckets is that of the training length: causal without exception.
 /// Submodules: q, v, out (Linear [D, D], rows head-major); buffer rotations [H, R, F, d, m] (ops/angular_hash), drawn
 /// once and saved with the weights.
-struct LshAttention : Branch {
+struct LshAttention : Branch, ReadsPast {
   struct Options {
     int64_t heads = 0, rounds = 4, chunk = 64, bucket_count = 0;
     std::string buckets = "same", wrap = "none", chunks = "sorted";
@@ -46,6 +47,7 @@ struct LshAttention : Branch {
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
+  bool reads_past_alone() const override { return options_.causal && !traits().causal; }
   StateKnob state_knob() const override;
 
   /// Shared queries and keys, and values [B, H, L, d] -> [B, H, L, d].

@@ -2,6 +2,7 @@
 #pragma once
 #include "kinfolk/nn/family.h"
 #include "kinfolk/nn/linear.h"
+#include "kinfolk/nn/reads_past.h"
 #include "kinfolk/ops/attend_groups.h"
 
 namespace kinfolk {
@@ -19,7 +20,7 @@ namespace kinfolk {
 /// centroids keep the size of tokens (none assigned: mu stays).
 /// Submodules: q, v, out (Linear [D, D], rows head-major), k of the heads with keys of their own; buffer centroids
 /// [H - local, K, d].
-struct RoutingAttention : Branch {
+struct RoutingAttention : Branch, ReadsPast {
   struct Options {
     int64_t heads = 0, local = -1, clusters = 0, top = 0, window = 128;
     std::string combine = "mean", choice = "top", update = "sum";
@@ -46,6 +47,7 @@ struct RoutingAttention : Branch {
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
+  bool reads_past_alone() const override { return options_.causal && !traits().causal; }
   StateKnob state_knob() const override;
 
   /// Of the routing heads: queries, keys (undefined: those are the queries) and values [B, heads, L, d], before their
