@@ -1,6 +1,6 @@
 // What a large memory costs: training steps of the recipe memorizing, full memories carried, beside the same model
 // whose one layer has Transformer-XL's memory like the others. Steps in turns, CPU time, fixed random tokens, float32.
-//   bench_memorizing [--size small] [--memory 65536] [--lanes 8] [--seconds 60] [--threads 1] [--probes 16]
+//   bench_memorizing [--size small] [--memory 65536] [--lanes 8] [--seconds 60] [--threads 1] [--probes 8]
 //   [--only exact]                           one of them alone, for a profile
 //   bench_memorizing --run RUN --data TEXT     recall of the bucket search in a trained model's memory of that text
 #include <ATen/Parallel.h>
@@ -104,7 +104,7 @@ int time_steps(const Words& words) {
   override_recipe(exact, text("let.memory=", memory));
   Recipe buckets = exact, without = exact;
   memory_layer(buckets).find("memory")->set("search", Value("buckets"));
-  memory_layer(buckets).find("memory")->set("probes", Value(whole(words, "--probes", 16)));
+  memory_layer(buckets).find("memory")->set("probes", Value(whole(words, "--probes", 8)));
   const Value like_others =
       parse_toml("memory = { kind = \"segment\", segment = \"segment\", memory = \"local\" }", "here");
   memory_layer(without).set("memory", *like_others.find("memory"));

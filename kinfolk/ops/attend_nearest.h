@@ -35,7 +35,7 @@ Tensor largest_products(const Tensor& q, const Tensor& k, const std::vector<Slot
 /// out_i = sum over the n keys j with the largest q_i . k_j of softmax_j(q_i . k_j) v_j (Wu et al. 2022): a scale
 /// belongs into q. v [B, G, C, e]; H a multiple of G; seen: one a lane. Gradients reach q, and k and v where they want
 /// one; which keys are met is a constant in them.
-NearestRead attend_nearest(const Tensor& q, const Tensor& k, const Tensor& v, const std::vector<SlotRange>& seen, int64_t n,
-                           const Buckets* buckets = nullptr);
+NearestRead attend_nearest(const Tensor& q, const Tensor& k, const Tensor& v, const std::vector<SlotRange>& seen,
+                           int64_t n, const Buckets* buckets = nullptr);
 
 }  // namespace kinfolk

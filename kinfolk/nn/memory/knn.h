@@ -21,7 +21,7 @@ namespace kinfolk {
 /// Parameters: gate [H], log_scale [H] (scale "learned").
 struct Knn : Memory {
   struct Options {
-    int64_t segment = 128, local = 128, memory = 8192, neighbours = 32, buckets = 0, probes = 16;
+    int64_t segment = 128, local = 128, memory = 8192, neighbours = 32, buckets = 0, probes = 8;
     std::string scale = "learned", search = "exact";
     double gate = 0;
     template <class V>
