@@ -116,7 +116,8 @@ Tensor Linformer::read(const Tensor& q, const Tensor& k, const Tensor& v, const 
 }
 
 Tensor Linformer::forward(const Tensor& x, Pass& pass, State* state) {
-  if (state) fail("[linformer] expected a whole sequence and no state, since ", kWhyNot, "; found a state");
+  if (state || pass.state)
+    fail("[linformer] expected a whole sequence and no state, since ", kWhyNot, "; found a state");
   const int64_t length = x.size(1);
   if (length == 0) return x;
   const Tensor here = at::arange(length, x.options().dtype(at::kLong).requires_grad(false)).expand({x.size(0), length});
