@@ -21,9 +21,9 @@ Tensor raised(const Tensor& projected, const Tensor& x, const Tensor& c, double 
 
 }  // namespace
 
-Tensor PositiveFeatures::queries(const Tensor& q) const {
+Tensor PositiveFeatures::queries(const Tensor& q, bool constant) const {
   const Tensor x = scaled(q), projected = along(x, directions);
-  return raised(projected, x, projected.detach().amax(-1, true), eps);
+  return raised(projected, x, (constant ? projected.detach() : projected).amax(-1, true), eps);
 }
 
 Tensor PositiveFeatures::keys(const Tensor& k) const {

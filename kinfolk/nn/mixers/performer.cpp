@@ -36,7 +36,8 @@ FeatureAttention::Features Performer::features(const Tensor& q, const Tensor& k,
   }
   if (options_.feature == "positive") {
     const PositiveFeatures map{directions(), options_.eps};
-    return {map.queries(q), options_.stabiliser == "keys" ? map.keys_of_all(k, pass.valid) : map.keys(k)};
+    const bool published = options_.stabiliser == "keys";
+    return {map.queries(q, published), published ? map.keys_of_all(k, pass.valid) : map.keys(k)};
   }
   const double scale = std::pow(static_cast<double>(q.size(-1)), -0.25);
   const Tensor scaled_q = q * scale, scaled_k = k * scale;
