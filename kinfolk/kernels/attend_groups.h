@@ -21,6 +21,7 @@ struct GroupLists {
   const int32_t* key = nullptr;
   const int32_t* of = nullptr;  ///< [rounds, tokens] the group that has the token as a key; -1: none
   int64_t tokens = 0, rounds = 1, slots = 0;
+  int64_t first = 0;    ///< the token of the first row of q: those before it are keys alone
   bool causal = true;   ///< a key is met where its token is not after the query's
   bool own = true;      ///< a query meets its own token
   bool once = false;    ///< a pair that occurs several times counts once (slots are tokens)
@@ -33,7 +34,7 @@ struct AttendGroups {
   GroupLists lists;
   int64_t width = 0, value_width = 0;
   float scale = 1;
-  const float *q = nullptr, *k = nullptr, *v = nullptr;  ///< [tokens, d], v [tokens, e]
+  const float *q = nullptr, *k = nullptr, *v = nullptr;  ///< [tokens, d], q without the first, v [tokens, e]
   float *out = nullptr, *lse = nullptr;                  ///< [slots, e], [slots]
   // Backward: out and lse are read, the others added to.
   const float* d_out = nullptr;                       ///< [slots, e]

@@ -101,8 +101,8 @@ inline void each_keys(const GroupLists& a, const KeyGroup& group, GroupKeys& key
 struct GroupQueries {
   const int32_t *token, *slot;
   int64_t count;
-  int32_t last;  ///< the largest token
-  int64_t index[kAttendRows];
+  int32_t last;                ///< the largest token
+  int64_t index[kAttendRows];  ///< rows of q
 };
 template <class F>
 inline void each_queries(const GroupLists& a, const KeyGroup& group, GroupQueries& q, const F& f) {
@@ -113,7 +113,7 @@ inline void each_queries(const GroupLists& a, const KeyGroup& group, GroupQuerie
     q.token = a.query + group.query + from, q.slot = a.slot + group.query + from, q.count = until - from;
     q.last = -1;
     for (int64_t r = 0; r < q.count; r++) {
-      q.index[r] = q.token[r];
+      q.index[r] = q.token[r] - a.first;
       q.last = std::max(q.last, q.token[r]);
     }
     f(q);
@@ -133,6 +133,7 @@ inline void forward(const AttendGroups& a) {
   std::fill_n(a.lse, lists.slots, kNever);  // the highest score, until the end
   for (int64_t g = 0; g < lists.count; g++) {
     const KeyGroup& group = lists.groups[g];
+    if (group.queries == 0) continue;
     each_keys(lists, group, keys, [&](const GroupKeys& k, bool behind) {
       bool packed = false;
       each_queries(lists, group, queries, [&](const GroupQueries& q) {
@@ -199,6 +200,7 @@ inline void backward(const AttendGroups& a) {
   int64_t slots[kAttendRows];
   for (int64_t g = 0; g < lists.count; g++) {
     const KeyGroup& group = lists.groups[g];
+    if (group.queries == 0) continue;
     each_keys(lists, group, keys, [&](const GroupKeys& k, bool behind) {
       bool packed = false;
       each_queries(lists, group, queries, [&](const GroupQueries& q) {

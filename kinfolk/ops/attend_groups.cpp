@@ -18,7 +18,7 @@ GroupLists lists_of(const GroupPlan& plan, int64_t i) {
   GroupLists out;
   out.groups = one.groups.data(), out.count = static_cast<int64_t>(one.groups.size());
   out.query = one.query.data(), out.slot = one.slot.data(), out.key = one.key.data(), out.of = one.of.data();
-  out.tokens = plan.length, out.rounds = plan.rounds, out.slots = plan.slots;
+  out.first = plan.first, out.tokens = plan.length, out.rounds = plan.rounds, out.slots = plan.slots;
   out.causal = plan.causal, out.own = plan.own, out.once = plan.once, out.across = plan.across;
   return out;
 }
@@ -45,7 +45,7 @@ struct Pairs {
             const int32_t i = lists.query[n], j = lists.key[m];
             if (!kernels::meets(lists, i, j, group.round, behind)) continue;
             double sum = 0;
-            for (int64_t c = 0; c < width; ++c) sum += q[i * width + c] * k[j * width + c];
+            for (int64_t c = 0; c < width; ++c) sum += q[(i - lists.first) * width + c] * k[j * width + c];
             f(i, j, lists.slot[n], scale * sum);
           }
       }
@@ -82,8 +82,8 @@ struct Pairs {
       }
       ds *= p * scale;
       for (int64_t c = 0; c < width; ++c) {
-        dq[i * width + c] += ds * k[j * width + c];
-        dk[j * width + c] += ds * q[i * width + c];
+        dq[(i - lists.first) * width + c] += ds * k[j * width + c];
+        dk[j * width + c] += ds * q[(i - lists.first) * width + c];
       }
     });
   }
@@ -93,13 +93,15 @@ double scale_of(const GroupPlan& plan, const Tensor& q) {
   return plan.scale != 0 ? plan.scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
 }
 
+/// Where lane and head i of x [B, H, n, d] begins.
+int64_t begin_of(const Tensor& x, int64_t i) { return i / x.size(1) * x.stride(0) + i % x.size(1) * x.stride(1); }
 template <class T>
 const T* rows_of(const Tensor& x, int64_t i) {
-  return x.const_data_ptr<T>() + i * x.size(2) * x.size(3);
+  return x.const_data_ptr<T>() + begin_of(x, i);
 }
 template <class T>
 T* rows_to(const Tensor& x, int64_t i) {
-  return x.mutable_data_ptr<T>() + i * x.size(2) * x.size(3);
+  return x.mutable_data_ptr<T>() + begin_of(x, i);
 }
 
 struct Held : torch::CustomClassHolder {
@@ -107,7 +109,7 @@ struct Held : torch::CustomClassHolder {
   std::shared_ptr<const GroupPlan> plan;
 };
 
-/// q, k, v contiguous on the CPU, float or double.
+/// q, k, v on the CPU, float or double, the rows of a lane and head together.
 struct AttendGroups : torch::autograd::Function<AttendGroups> {
   static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                                const std::shared_ptr<const GroupPlan>& plan) {
@@ -136,7 +138,8 @@ struct AttendGroups : torch::autograd::Function<AttendGroups> {
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
     const auto plan = c10::static_intrusive_pointer_cast<Held>(ctx->saved_data["plan"].toCapsule())->plan;
     const Tensor g = grads[0].contiguous();
-    const Tensor dq = at::zeros_like(q), dk = at::zeros_like(k), dv = at::zeros_like(v);
+    const auto zeros = [](const Tensor& x) { return at::zeros(x.sizes(), x.options()); };
+    const Tensor dq = zeros(q), dk = zeros(k), dv = zeros(v);
     parallel_for(0, plan->batch * plan->heads, 1, [&](int64_t from, int64_t until) {
       for (int64_t i = from; i < until; ++i) {
         if (q.scalar_type() == at::kDouble) {
@@ -182,14 +185,21 @@ struct AttendGroups : torch::autograd::Function<AttendGroups> {
 GroupRead attend_groups(const Tensor& q, const Tensor& k, const Tensor& v,
                         const std::shared_ptr<const GroupPlan>& given) {
   if (!given) fail("[attend_groups] expected a plan; found none");
-  if (q.dim() != 4 || k.sizes() != q.sizes() || v.dim() != 4 || v.sizes().slice(0, 3) != q.sizes().slice(0, 3) ||
-      q.size(0) != given->batch || q.size(1) != given->heads || q.size(2) != given->length) {
+  const auto of = [&](const Tensor& x, int64_t rows) {
+    return x.dim() == 4 && x.size(0) == given->batch && x.size(1) == given->heads && x.size(2) == rows;
+  };
+  if (!of(q, given->length - given->first) || !of(k, given->length) || !of(v, given->length) ||
+      q.size(3) != k.size(3)) {
     fail("[attend_groups] expected q, k [B, H, L, d] and v [B, H, L, e] of ", given->batch, " lanes, ", given->heads,
-         " heads and ", given->length, " tokens; found ", q.sizes(), ", ", k.sizes(), " and ", v.sizes());
+         " heads and ", given->length, " tokens, q without the first ", given->first, "; found ", q.sizes(), ", ",
+         k.sizes(), " and ", v.sizes());
   }
   const c10::impl::ExcludeDispatchKeyGuard own_types(c10::autocast_dispatch_keyset);
   const auto type = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const auto plain = [&](const Tensor& x) { return x.to(at::kCPU, type).contiguous(); };
+  const auto plain = [&](const Tensor& given_rows) {
+    const Tensor x = given_rows.to(at::kCPU, type);
+    return x.stride(3) == 1 && x.stride(2) == x.size(3) ? x : x.contiguous();
+  };
   const auto made = AttendGroups::apply(plain(q), plain(k), plain(v), given);
   return {made[0].to(v.device(), v.scalar_type()), made[1].to(v.device())};
 }

@@ -22,6 +22,7 @@ struct TokenGroups {
 /// What attend_groups is asked for. Groups hold tokens that may meet at all: those of one lane and document, and valid.
 struct GroupPlan {
   int64_t batch = 0, heads = 0, length = 0, rounds = 1;
+  int64_t first = 0;              ///< tokens from here on ask; those before are met alone
   int64_t slots = 0;              ///< of a lane and head: reads that come out
   std::vector<TokenGroups> each;  ///< lane after lane, head after head
   bool causal = true;             ///< a query meets no token after it
@@ -37,9 +38,9 @@ struct GroupRead {
 };
 
 /// out_s = softmax over all pairs (i, j) of slot s of scale q_i . k_j, of v_j: the queries of a group meet the keys of
-/// it and of the group before it. q, k [B, H, L, d], v [B, H, L, e], all of tokens. Gradients reach q, k and v; memory
-/// is linear in the entries. float32 and half types by a kernel in float32, double by loops; one thread a lane and
-/// head.
+/// it and of the group before it. q [B, H, L - first, d], k [B, H, L, d], v [B, H, L, e], all of tokens. Gradients
+/// reach q, k and v; memory is linear in the entries. float32 and half types by a kernel in float32, double by loops;
+/// one thread a lane and head.
 GroupRead attend_groups(const Tensor& q, const Tensor& k, const Tensor& v,
                         const std::shared_ptr<const GroupPlan>& plan);
 
@@ -62,7 +63,8 @@ struct Cut {
 };
 /// The groups of LSH attention (Kitaev et al. 2020): in each round the tokens of a sequence are sorted by code, stably,
 /// and cut into chunks; a token meets those of its chunk and of the one before. code int64 [B, H, R, L], at least 0;
-/// those of invalid tokens are not looked at. Slots are tokens. Fills each, rounds, slots, across of the plan.
+/// those of invalid tokens are not looked at. Slots are tokens from plan.first on, which is 0 but for chunks `by_code`.
+/// Fills each, rounds, slots, across of the plan.
 void sort_groups(const Tensor& code, const Sequences& sequences, const Cut& cut, GroupPlan& plan);
 
 /// The groups of routing (Roy et al. 2021): of each sequence and centroid the w tokens of largest affinity, queries and

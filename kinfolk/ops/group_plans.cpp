@@ -48,9 +48,23 @@ void sort_by_code(const std::vector<int32_t>& tokens, const int64_t* code, std::
   for (const int32_t t : tokens) out[static_cast<size_t>(next[static_cast<size_t>(code[t])]++)] = t;
 }
 
+/// The tokens whose code is that of one from `asks` on.
+std::vector<int32_t> of_asked_codes(const std::vector<int32_t>& tokens, const int64_t* code, int64_t asks) {
+  int64_t most = -1;
+  for (const int32_t t : tokens)
+    if (t >= asks) most = std::max(most, code[t]);
+  std::vector<char> asked(static_cast<size_t>(most + 1), 0);
+  for (const int32_t t : tokens)
+    if (t >= asks) asked[static_cast<size_t>(code[t])] = 1;
+  std::vector<int32_t> out;
+  for (const int32_t t : tokens)
+    if (code[t] <= most && asked[static_cast<size_t>(code[t])]) out.push_back(t);
+  return out;
+}
+
 /// The groups of one sequence and round, appended. Returns the first of them and the number of chunks.
 std::pair<int32_t, int64_t> cut_round(TokenGroups& out, const std::vector<int32_t>& sorted, const int64_t* code,
-                                      const Cut& cut, int32_t round, int64_t length) {
+                                      const Cut& cut, int32_t round, int64_t length, int64_t asks) {
   const auto first = static_cast<int32_t>(out.groups.size());
   const auto n = static_cast<int64_t>(sorted.size());
   int64_t chunk = -1, in_chunk = cut.chunk, chunks = 0;
@@ -64,11 +78,17 @@ std::pair<int32_t, int64_t> cut_round(TokenGroups& out, const std::vector<int32_
       // Only a new chunk of the same code has keys of that code in the one before.
       const bool goes_on = p > 0 && opens && (!another || !cut.same) && !(cut.by_code && another);
       const auto before = goes_on ? static_cast<int32_t>(out.groups.size()) - 1 : -1;
-      out.groups.push_back({.query = entry, .key = entry, .before = before, .round = round});
+      const auto query = static_cast<int32_t>(out.query.size());
+      out.groups.push_back({.query = query, .key = entry, .before = before, .round = round});
     }
     ++in_chunk;
     KeyGroup& group = out.groups.back();
-    ++group.queries, ++group.keys;
+    ++group.keys;
+    if (token >= asks) {
+      ++group.queries;
+      out.query.push_back(token);
+      out.slot.push_back(static_cast<int32_t>(token - asks));
+    }
     out.of[static_cast<size_t>(round * length + token)] = static_cast<int32_t>(out.groups.size()) - 1;
     out.key.push_back(token);
   }
@@ -123,10 +143,14 @@ void sort_groups(const Tensor& given, const Sequences& sequences, const Cut& cut
   if (cut.by_code && (!cut.same || cut.wrap != Cut::Wrap::none)) {
     fail("[attend_groups] expected chunks within a code to meet that code alone, and no wrap");
   }
+  if (plan.first < 0 || plan.first > given.size(3) || (plan.first > 0 && !cut.by_code)) {
+    fail("[attend_groups.first] expected at most the tokens ", given.size(3), ", and 0 unless chunks are counted ",
+         "within a code; found ", plan.first);
+  }
   const Tensor code = given.to(at::kCPU).contiguous();
   const int64_t R = code.size(2), L = code.size(3);
   begin_plan(plan, code.sizes(), L, sequences);
-  plan.rounds = R, plan.slots = L;
+  plan.rounds = R, plan.slots = L - plan.first;
   const int64_t* codes = code.const_data_ptr<int64_t>();
   // Codes of different rounds are never the same, so that with `same` only the across-the-codes form meets other
   // rounds.
@@ -139,8 +163,13 @@ void sort_groups(const Tensor& given, const Sequences& sequences, const Cut& cut
       std::vector<int32_t> firsts, lasts;
       for (int64_t r = 0; r < R; ++r) {
         const int64_t* mine = codes + (i * R + r) * L;
-        sort_by_code(tokens, mine, sorted);
-        const auto [first, chunks] = cut_round(out, sorted, mine, cut, static_cast<int32_t>(r), L);
+        if (plan.first > 0) {
+          sort_by_code(of_asked_codes(tokens, mine, plan.first), mine, sorted);
+          if (sorted.empty()) continue;
+        } else {
+          sort_by_code(tokens, mine, sorted);
+        }
+        const auto [first, chunks] = cut_round(out, sorted, mine, cut, static_cast<int32_t>(r), L, plan.first);
         const auto last = static_cast<int32_t>(out.groups.size()) - 1;
         firsts.push_back(first), lasts.push_back(last);
         const bool alike = !cut.same || mine[sorted.front()] == mine[sorted.back()];
@@ -152,7 +181,6 @@ void sort_groups(const Tensor& given, const Sequences& sequences, const Cut& cut
         out.groups[static_cast<size_t>(firsts[r])].before = lasts[(r + firsts.size() - 1) % firsts.size()];
       }
     }
-    out.query = out.slot = out.key;
   });
 }
 

@@ -26,9 +26,10 @@ LshAttention::LshAttention(const Options& options, const Context& context)
     fail("[", context.path, ".bucket_count] expected an even number up to ", most, ", or a multiple of ", 2 * most,
          " up to ", most * most, "; found ", n);
   }
-  if (options.chunks == "bucket" && (options.buckets != "same" || options.wrap != "none")) {
+  if (by_bucket() && (options.buckets != "same" || options.wrap != "none")) {
     refuse("[", context.path, ".chunks] expected sorted with buckets across or a wrap; found bucket");
   }
+  cache_ = {heads_, width_, options.rounds};
   usual_ = power_from((context.size.context + options.chunk - 1) / options.chunk);
   q = register_module("q", std::make_shared<Linear>(context, D, D, options.bias));
   v = register_module("v", std::make_shared<Linear>(context, D, D, options.bias));
@@ -45,25 +46,34 @@ Tensor LshAttention::draw(const at::Generator& generator) const {
 
 int64_t LshAttention::buckets(int64_t tokens) const {
   if (options_.bucket_count > 0) return options_.bucket_count;
-  if (options_.chunks == "bucket") return usual_;
+  if (by_bucket()) return usual_;
   return std::min(power_from((tokens + options_.chunk - 1) / options_.chunk), 4 * kColumns * kColumns);
 }
 
 Traits LshAttention::traits() const {
   Traits traits;
   traits.relative = true;
-  traits.streams = false;
-  traits.causal = options_.causal && options_.chunks == "bucket";
+  traits.streams = traits.causal = options_.causal && by_bucket();
   if (!options_.causal) {
     traits.why_not = "a token meets later ones of its bucket, so the sequence must be whole";
   } else if (!traits.causal) {
     traits.why_not =
         "chunks are cut from the whole sorted sequence: no later value is read, but later tokens decide which earlier "
         "ones are met";
-  } else {
-    traits.why_not = "it keeps no keys of the last two chunks of every bucket from call to call";
   }
   return traits;
+}
+
+State LshAttention::start(int64_t batch, at::TensorOptions like) const {
+  return traits().streams ? cache_.start(batch, like) : State{};
+}
+
+std::string LshAttention::truncate(State& state, int64_t lane, int64_t position, int64_t /*newest*/) const {
+  return traits().streams ? cache_.truncate(state, lane, position) : traits().why_not;
+}
+
+int64_t LshAttention::most_bytes(int64_t /*batch*/, at::TensorOptions /*like*/, int64_t /*newest*/) const {
+  return traits().streams ? -1 : 0;  // chunks are counted from the first token on: none may be forgotten
 }
 
 double LshAttention::flops(int64_t length, int64_t from) const {
@@ -77,40 +87,50 @@ double LshAttention::flops(int64_t length, int64_t from) const {
   return q->flops(length) + v->flops(length) + out->flops(length) + hashing + 4 * rounds * met * D;
 }
 
-StateKnob LshAttention::state_knob() const { return {.why_not = "LSH attention keeps no state"}; }
+StateKnob LshAttention::state_knob() const {
+  return {.why_not = traits().streams ? "its state grows with the text" : "it keeps no state"};
+}
 
 std::string LshAttention::explain() const {
   const char* how = q->weight.scalar_type() == at::kDouble ? "loops in Double" : "fused";
   return text("attend_groups, ", how, ": ", options_.rounds, " rounds, chunks of ", options_.chunk, " ",
-              options_.chunks == "bucket" ? "within a bucket" : "of what is sorted");
+              by_bucket() ? "within a bucket" : "of what is sorted");
 }
 
-std::shared_ptr<const GroupPlan> LshAttention::plan(const Tensor& code, const Sequences& sequences) const {
+std::shared_ptr<const GroupPlan> LshAttention::plan(const Tensor& code, const Sequences& sequences,
+                                                    int64_t first) const {
   Cut cut;
-  cut.chunk = options_.chunk, cut.same = options_.buckets == "same", cut.by_code = options_.chunks == "bucket";
+  cut.chunk = options_.chunk, cut.same = options_.buckets == "same", cut.by_code = by_bucket();
   cut.wrap = options_.wrap == "none" ? Cut::Wrap::none : options_.wrap == "round" ? Cut::Wrap::round : Cut::Wrap::all;
   auto made = std::make_shared<GroupPlan>();
   made->causal = options_.causal, made->own = false, made->once = options_.dedup;
+  made->first = first;
   sort_groups(code, sequences, cut, *made);
   return made;
 }
 
-Tensor LshAttention::read(const Tensor& qk, const Tensor& values, Pass& pass) {
+Tensor LshAttention::read(const Tensor& qk, const Tensor& values, Pass& pass, State* state) {
   const Sequences sequences = sequences_of(qk.size(0), qk.size(2), pass.valid, pass.document);
   Tensor turned = rotations;
-  if (options_.redraw && is_training()) {
+  if (options_.redraw && is_training() && !state) {
     turned = draw(at::detail::createCPUGenerator(pass.seed + 0x9E3779B97F4A7C15ull * ++pass.draws));
   }
   const Tensor code = angular_hash(qk, turned, sequences, [this](int64_t tokens) { return buckets(tokens); });
   const Tensor keys = qk * at::rsqrt(qk.square().sum(-1, true) + 1e-20);
-  const GroupRead read = attend_groups(qk, keys, values, plan(code, sequences));
+  GroupRead read;
+  if (state && traits().streams) {
+    const GroupCache::Met met = cache_.meet(keys, values, code, pass, *state);
+    read = attend_groups(qk, met.k, met.v, plan(met.code, met.sequences, met.first));
+  } else {
+    read = attend_groups(qk, keys, values, plan(code, sequences));
+  }
   return at::where(read.lse.isneginf().unsqueeze(-1), values, read.out);
 }
 
-Tensor LshAttention::forward(const Tensor& given, Pass& pass, State* /*state*/) {
+Tensor LshAttention::forward(const Tensor& given, Pass& pass, State* state) {
   if (given.size(1) == 0) return given;
   const Tensor x = mask_invalid(given, pass);  // [B, L, D]
-  const Tensor o = read(to_heads(q->forward(x), heads_), to_heads(v->forward(x), heads_), pass);
+  const Tensor o = read(to_heads(q->forward(x), heads_), to_heads(v->forward(x), heads_), pass, state);
   return mask_invalid(out->forward(from_heads(o)), pass);
 }
 

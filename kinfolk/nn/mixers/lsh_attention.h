@@ -2,6 +2,7 @@
 #pragma once
 #include "kinfolk/nn/family.h"
 #include "kinfolk/nn/linear.h"
+#include "kinfolk/nn/mixers/group_cache.h"
 #include "kinfolk/nn/reads_past.h"
 #include "kinfolk/ops/attend_groups.h"
 
@@ -15,9 +16,9 @@ namespace kinfolk {
 /// Sequences are hashed and cut each by itself: neither padding nor another document moves a token.
 /// chunks "sorted" is the published form. It reads no later value, but later tokens move the borders of chunks, and so
 /// which earlier ones a token meets: causal in its values alone. With "bucket", chunks are counted within each bucket
-/// and the number of buckets is that of the training length: causal without exception.
-/// Submodules: q, v, out (Linear [D, D], rows head-major); buffer rotations [H, R, F, d, m] (ops/angular_hash), drawn
-/// once and saved with the weights.
+/// and the number of buckets is that of the training length: causal without exception, and streaming. Its state keeps
+/// all keys (mixers/group_cache); a token meets those of two chunks a round. Submodules: q, v, out (Linear [D, D], rows
+/// head-major); buffer rotations [H, R, F, d, m] (ops/angular_hash), drawn once and saved with the weights.
 struct LshAttention : Branch, ReadsPast {
   struct Options {
     int64_t heads = 0, rounds = 4, chunk = 64, bucket_count = 0;
@@ -44,16 +45,19 @@ struct LshAttention : Branch, ReadsPast {
   LshAttention(const Options& options, const Context& context);
 
   Traits traits() const override;
+  State start(int64_t batch, at::TensorOptions like) const override;
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
   bool reads_past_alone() const override { return options_.causal && !traits().causal; }
   StateKnob state_knob() const override;
+  std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest) const override;
+  int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const override;
 
   /// Shared queries and keys, and values [B, H, L, d] -> [B, H, L, d].
-  Tensor read(const Tensor& qk, const Tensor& values, Pass& pass);
-  /// What read meets by.
-  std::shared_ptr<const GroupPlan> plan(const Tensor& code, const Sequences& sequences) const;
+  Tensor read(const Tensor& qk, const Tensor& values, Pass& pass, State* state = nullptr);
+  /// What read meets by: who meets whom of tokens with these codes, of which those from `first` on ask.
+  std::shared_ptr<const GroupPlan> plan(const Tensor& code, const Sequences& sequences, int64_t first = 0) const;
   int64_t buckets(int64_t tokens) const;  ///< n of a sequence of so many
 
   std::shared_ptr<Linear> q, v, out;
@@ -61,8 +65,10 @@ struct LshAttention : Branch, ReadsPast {
 
  private:
   Tensor draw(const at::Generator& generator) const;
+  bool by_bucket() const { return options_.chunks == "bucket"; }
   Options options_;
   int64_t heads_, width_, usual_;
+  GroupCache cache_;
 };
 
 }  // namespace kinfolk

@@ -169,6 +169,45 @@ TEST(LshAttention, ChunksWithinBucketsAreCausalWithoutException) {
   }
 }
 
+TEST(LshAttention, EverySplitGivesTheWholeWithItsGradients) {
+  const int64_t length = 13;
+  const auto branch = make_lsh("rounds = 3\nchunk = 2\nbucket_count = 4\nchunks = \"bucket\"", 8, 2);
+  EXPECT_TRUE(branch->traits().streams);
+  EXPECT_FALSE(make_lsh("", 8, 2)->traits().streams);
+  Sequence marked{normal({2, length, 8}, 2)};
+  marked.valid = at::rand({2, length}, at::detail::createCPUGenerator(2)) > 0.25;
+  marked.document = at::arange(length, at::kLong).ge(at::tensor({4, 9}, at::kLong).unsqueeze(1)).to(at::kLong);
+  for (const Sequence& s : {Sequence{marked.x}, marked}) {
+    const Outcome whole = run_with_gradients(*branch, s, {length});
+    for (const auto& calls : splits(length)) expect_same(run_with_gradients(*branch, s, calls), whole, "split");
+    const at::NoGradGuard guard;  // where columns are written behind the kept ones
+    EXPECT_LE(distance(run(*branch, s, std::vector<int64_t>(length, 1)), whole.out), 1e-12);
+  }
+}
+
+TEST(LshAttention, StepsInSingleEqualTheWhole) {
+  const int64_t length = 150;
+  const auto branch = make_lsh("rounds = 2\nchunk = 8\nbucket_count = 4\nchunks = \"bucket\"", 32, 2, at::kFloat);
+  const Sequence s{normal({2, length, 32}, 4).to(at::kFloat)};
+  const at::NoGradGuard guard;
+  std::vector<int64_t> steps(50, 1);
+  steps.insert(steps.begin(), 100);
+  EXPECT_LE(distance(run(*branch, s, steps), run(*branch, s, {length})), 1e-5);
+}
+
+TEST(LshAttention, GoesBackAsIfItHadReadNoFurther) {
+  const auto branch = make_lsh("rounds = 2\nchunk = 2\nbucket_count = 4\nchunks = \"bucket\"", 8, 2);
+  const at::NoGradGuard guard;
+  const Tensor x = normal({2, 30, 8}, 1), other = normal({2, 10, 8}, 2);
+  State state = branch->start(2, real()), fresh = branch->start(2, real());
+  run(*branch, {x}, {20, 10}, &state);
+  ASSERT_EQ(branch->truncate(state, 0, 13, 0), "");
+  ASSERT_EQ(branch->truncate(state, 1, 13, 0), "");
+  run(*branch, {x.slice(1, 0, 13)}, {13}, &fresh);
+  EXPECT_TRUE(run(*branch, {other}, {10}, &state, 0, 13).equal(run(*branch, {other}, {10}, &fresh, 0, 13)));
+  EXPECT_EQ(branch->most_bytes(1, real(), 0), -1) << "chunks are counted from the first token on";
+}
+
 // lucidrains/performer-pytorch#10: what is drawn inside forward makes evaluation unrepeatable.
 TEST(LshAttention, EvaluationRepeatsAndRotationsAreSaved) {
   for (const std::string more : {"", "redraw = true\n"}) {

@@ -3,12 +3,13 @@
 #include <ATen/autocast_mode.h>
 
 #include "kinfolk/core/errors.h"
-#include "kinfolk/nn/memory/cache.h"
 #include "kinfolk/nn/mixers/heads.h"
 #include "kinfolk/pattern/pattern.h"
 
 namespace kinfolk {
 namespace {
+
+constexpr auto kLocal = "local", kRouting = "routing";  // parts of the state
 
 /// The nearest centroid of each token: of [B, H, K, L] the first of the largest, int64 [B, H, L].
 Tensor assigned(const Tensor& affinities) { return affinities.argmax(2); }
@@ -31,24 +32,46 @@ RoutingAttention::RoutingAttention(const Options& options, const Context& contex
   v = register_module("v", std::make_shared<Linear>(context, D, D, options.bias));
   out = register_module("out", std::make_shared<Linear>(context, D, D, options.bias));
   centroids = register_buffer("centroids", draw_parameter(context, {routing, clusters, width_}, 1).detach());
+  cache_ = {routing, width_, 1};
+  Context of_window = context;
+  of_window.heads = {.count = local_, .groups = local_, .width = width_};
+  of_window.heads.horizon = options.window;
+  window_ = std::make_shared<Cache>(Cache::Options{}, of_window);
   near_ = parse_pattern(text(options.causal ? "causal & " : "", "window(", options.window, ")"));
 }
 
 Traits RoutingAttention::traits() const {
   Traits traits;
   traits.relative = true;
-  traits.streams = false;
-  traits.causal = options_.causal && nearest();
+  traits.streams = traits.causal = options_.causal && nearest();
   if (!options_.causal) {
     traits.why_not = "a token meets later ones of its cluster, so the sequence must be whole";
   } else if (!traits.causal) {
     traits.why_not =
         "each centroid takes the nearest tokens of the whole sequence: no later value is read, but later tokens decide "
         "which earlier ones are met";
-  } else {
-    traits.why_not = "it keeps no keys of the last two chunks of every cluster from call to call";
   }
   return traits;
+}
+
+State RoutingAttention::start(int64_t batch, at::TensorOptions like) const {
+  State state;
+  if (!traits().streams) return state;
+  if (local_ > 0) state.parts[kLocal] = window_->start(batch, like);
+  state.parts[kRouting] = cache_.start(batch, like);
+  return state;
+}
+
+std::string RoutingAttention::truncate(State& state, int64_t lane, int64_t position, int64_t newest) const {
+  if (!traits().streams) return traits().why_not;
+  if (local_ > 0) {
+    if (const auto why = window_->truncate(state.parts.at(kLocal), lane, position, newest); !why.empty()) return why;
+  }
+  return cache_.truncate(state.parts.at(kRouting), lane, position);
+}
+
+int64_t RoutingAttention::most_bytes(int64_t /*batch*/, at::TensorOptions /*like*/, int64_t /*newest*/) const {
+  return traits().streams ? -1 : 0;  // chunks are counted from the first token on: none may be forgotten
 }
 
 double RoutingAttention::flops(int64_t length, int64_t from) const {
@@ -67,7 +90,9 @@ double RoutingAttention::flops(int64_t length, int64_t from) const {
          (shared() ? 2 : 4) * routing * K * d * static_cast<double>(length);
 }
 
-StateKnob RoutingAttention::state_knob() const { return {.why_not = "routing attention keeps no state"}; }
+StateKnob RoutingAttention::state_knob() const {
+  return {.why_not = traits().streams ? "its state grows with the text" : "it keeps no state"};
+}
 
 std::string RoutingAttention::explain() const {
   const char* how = q->weight.scalar_type() == at::kDouble ? "loops in Double" : "fused";
@@ -76,7 +101,8 @@ std::string RoutingAttention::explain() const {
               near_->text(), ")");
 }
 
-Tensor RoutingAttention::read(const Tensor& queries, const Tensor& keys, const Tensor& values, Pass& pass) {
+Tensor RoutingAttention::read(const Tensor& queries, const Tensor& keys, const Tensor& values, Pass& pass,
+                              State* state) {
   const Sequences sequences = sequences_of(queries.size(0), queries.size(2), pass.valid, pass.document);
   const auto normalised = [&](const Tensor& x) {
     return at::layer_norm(x.to(centroids.scalar_type() == at::kDouble ? at::kDouble : at::kFloat), {width_});
@@ -84,6 +110,8 @@ Tensor RoutingAttention::read(const Tensor& queries, const Tensor& keys, const T
   const Tensor a = normalised(queries), b = keys.defined() ? normalised(keys) : a;
   const auto plan = std::make_shared<GroupPlan>();
   plan->causal = options_.causal;
+  Tensor met_keys = b, met_values = values.to(a.scalar_type());
+  Tensor code;
   {
     const at::NoGradGuard guard;
     const c10::impl::ExcludeDispatchKeyGuard own_types(c10::autocast_dispatch_keyset);
@@ -92,15 +120,22 @@ Tensor RoutingAttention::read(const Tensor& queries, const Tensor& keys, const T
     };
     const Tensor of_queries = affinities(a), of_keys = keys.defined() ? affinities(b) : of_queries;
     if (nearest()) {
-      const int64_t usual = (context_ + centroids.size(1) - 1) / centroids.size(1);
-      sort_groups(assigned(of_queries).unsqueeze(2), sequences,
-                  {.chunk = options_.top > 0 ? options_.top : usual, .by_code = true}, *plan);
+      code = assigned(of_queries).unsqueeze(2);  // [B, H, 1, L]
     } else {
       top_groups(of_queries, of_keys, sequences, options_.top, *plan);
     }
   }
+  if (nearest()) {
+    Sequences all = sequences;
+    if (state && traits().streams) {
+      auto met = cache_.meet(b, met_values, code, pass, state->parts[kRouting]);
+      met_keys = met.k, met_values = met.v, code = met.code, all = std::move(met.sequences), plan->first = met.first;
+    }
+    const int64_t usual = (context_ + centroids.size(1) - 1) / centroids.size(1);
+    sort_groups(code, all, {.chunk = options_.top > 0 ? options_.top : usual, .by_code = true}, *plan);
+  }
   if (is_training()) learn(a, b, pass);
-  const GroupRead read = attend_groups(a, b, values.to(a.scalar_type()), plan);
+  const GroupRead read = attend_groups(a, met_keys, met_values, plan);
   const Tensor o = nearest() ? read.out : combine_groups(read.out, *plan, options_.combine == "mean");
   return o.to(values.scalar_type());
 }
@@ -135,16 +170,28 @@ void RoutingAttention::learn(const Tensor& queries, const Tensor& keys, Pass& pa
   });
 }
 
-Tensor RoutingAttention::read_near(const Tensor& queries, const Tensor& keys, const Tensor& values,
-                                   const Pass& pass) const {
+Tensor RoutingAttention::read_near(const Tensor& queries, const Tensor& keys, const Tensor& values, Pass& pass,
+                                   State* state) {
   const Tensor at = valid_positions(pass);
   AttendPlan plan;
   plan.pattern = near_;
-  const Keys set{keys, values, at, pass.document, {}, {}};
-  return attend({QueryBand{.q = queries}}, queries, at, pass.document, {set}, {{KeyBand{keys}}}, plan).out;
+  Eyes eyes;
+  eyes.prepare_keys = [](const Tensor& k, const Tensor&) { return std::vector<Tensor>{k}; };
+  eyes.look = [&](const Tensor& q, const std::vector<Keys>& sets, const Look&) {
+    const auto type = q.scalar_type();
+    std::vector<Keys> met = sets;
+    std::vector<std::vector<KeyBand>> bands;
+    for (Keys& set : met) {
+      set.v = set.v.to(type);
+      bands.push_back({{set.k.to(type)}});
+    }
+    return attend({QueryBand{.q = q}}, q, at, pass.document, met, bands, plan);
+  };
+  State* own = state && traits().streams ? &state->parts[kLocal] : nullptr;
+  return window_->meet({{}, queries, keys, values}, eyes, pass, own).out;
 }
 
-Tensor RoutingAttention::forward(const Tensor& given, Pass& pass, State* /*state*/) {
+Tensor RoutingAttention::forward(const Tensor& given, Pass& pass, State* state) {
   if (given.size(1) == 0) return given;
   const int64_t routing = heads_ - local_;
   const Tensor x = mask_invalid(given, pass);  // [B, L, D]
@@ -153,10 +200,10 @@ Tensor RoutingAttention::forward(const Tensor& given, Pass& pass, State* /*state
   std::vector<Tensor> reads;
   if (local_ > 0) {
     reads.push_back(
-        read_near(queries.narrow(1, 0, local_), keys.narrow(1, 0, local_), values.narrow(1, 0, local_), pass));
+        read_near(queries.narrow(1, 0, local_), keys.narrow(1, 0, local_), values.narrow(1, 0, local_), pass, state));
   }
   reads.push_back(read(queries.narrow(1, local_, routing), shared() ? Tensor() : keys.narrow(1, local_, routing),
-                       values.narrow(1, local_, routing), pass));
+                       values.narrow(1, local_, routing), pass, state));
   return mask_invalid(out->forward(from_heads(at::cat(reads, 1))), pass);
 }
 

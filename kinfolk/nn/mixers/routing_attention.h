@@ -2,6 +2,8 @@
 #pragma once
 #include "kinfolk/nn/family.h"
 #include "kinfolk/nn/linear.h"
+#include "kinfolk/nn/memory/cache.h"
+#include "kinfolk/nn/mixers/group_cache.h"
 #include "kinfolk/nn/reads_past.h"
 #include "kinfolk/ops/attend_groups.h"
 
@@ -13,7 +15,8 @@ namespace kinfolk {
 /// several centroids read for a token is summed or averaged, a token of none reads 0. Later tokens decide which earlier
 /// ones a centroid takes, so that a causal model of it is causal in its values alone. choice "nearest": each token
 /// belongs to its nearest centroid (largest mu . x) and meets those of it in its chunk of w and the one before, chunks
-/// counted within the centroid: causal without exception.
+/// counted within the centroid: causal without exception, and streaming. Its state keeps all keys of the routing heads
+/// (mixers/group_cache, part "routing") and those in the window (memory/cache, part "local").
 /// Causal models and "nearest" share queries and keys, k = q. Every document of a lane is a sequence of its own.
 /// Centroids follow the tokens in training alone, after the optimiser step: update "sum", the article's,
 /// mu' = decay mu + (1 - decay)/2 (sum of q assigned to it + sum of k), or "mean", of the means of those, by which
@@ -44,21 +47,24 @@ struct RoutingAttention : Branch, ReadsPast {
   RoutingAttention(const Options& options, const Context& context);
 
   Traits traits() const override;
+  State start(int64_t batch, at::TensorOptions like) const override;
   double flops(int64_t length, int64_t from) const override;
   Tensor forward(const Tensor& x, Pass& pass, State* state) override;
   std::string explain() const override;
   bool reads_past_alone() const override { return options_.causal && !traits().causal; }
   StateKnob state_knob() const override;
+  std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest) const override;
+  int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const override;
 
   /// Of the routing heads: queries, keys (undefined: those are the queries) and values [B, heads, L, d], before their
   /// norm.
-  Tensor read(const Tensor& queries, const Tensor& keys, const Tensor& values, Pass& pass);
+  Tensor read(const Tensor& queries, const Tensor& keys, const Tensor& values, Pass& pass, State* state = nullptr);
 
   std::shared_ptr<Linear> q, k, v, out;
   Tensor centroids;
 
  private:
-  Tensor read_near(const Tensor& queries, const Tensor& keys, const Tensor& values, const Pass& pass) const;
+  Tensor read_near(const Tensor& queries, const Tensor& keys, const Tensor& values, Pass& pass, State* state);
   void learn(const Tensor& queries, const Tensor& keys, Pass& pass) const;
   bool shared() const { return options_.causal || options_.choice == "nearest"; }
   bool nearest() const { return options_.choice == "nearest"; }
@@ -66,6 +72,8 @@ struct RoutingAttention : Branch, ReadsPast {
   Options options_;
   int64_t heads_, width_, local_, context_;
   std::shared_ptr<const Pattern> near_;
+  std::shared_ptr<Cache> window_;
+  GroupCache cache_;
 };
 
 }  // namespace kinfolk

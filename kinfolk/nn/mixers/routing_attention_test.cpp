@@ -172,6 +172,22 @@ TEST(RoutingAttention, WhatIsCausal) {
   }
 }
 
+TEST(RoutingAttention, EverySplitGivesTheWholeWithItsGradients) {
+  const int64_t length = 13;
+  const auto branch = make_routing("clusters = 3\ntop = 2\nwindow = 3\nchoice = \"nearest\"", 16, 4);
+  EXPECT_TRUE(branch->traits().streams);
+  EXPECT_FALSE(make_routing("", 16, 4)->traits().streams);
+  Sequence marked{normal({2, length, 16}, 2)};
+  marked.valid = at::rand({2, length}, at::detail::createCPUGenerator(2)) > 0.25;
+  marked.document = at::arange(length, at::kLong).ge(at::tensor({4, 9}, at::kLong).unsqueeze(1)).to(at::kLong);
+  for (const Sequence& s : {Sequence{marked.x}, marked}) {
+    const Outcome whole = run_with_gradients(*branch, s, {length});
+    for (const auto& calls : splits(length)) expect_same(run_with_gradients(*branch, s, calls), whole, "split");
+    const at::NoGradGuard guard;
+    EXPECT_LE(distance(run(*branch, s, std::vector<int64_t>(length, 1)), whole.out), 1e-12);
+  }
+}
+
 TEST(RoutingAttention, CentroidsMoveAfterTheStepInTrainingAlone) {
   const auto branch = make_routing("clusters = 3\nlocal = 0\ndecay = 0.9\nupdate = \"mean\"", 8, 2);
   const Tensor x = normal({2, 20, 8}, 3), before = branch->centroids.clone();
