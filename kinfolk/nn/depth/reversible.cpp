@@ -19,8 +19,10 @@ struct Turn {
   size_t index;  ///< in the layer
   std::string layer_part;
 
-  Tensor run(const Tensor& x, Pass& pass, State* state) const {
+  /// The branch reads the stream in the type of the model.
+  Tensor run(const Tensor& stream, at::ScalarType type, Pass& pass, State* state) const {
     const Step& step = layer->steps()[index];
+    const Tensor x = stream.to(type);
     return step.branch->forward(step.norm_before ? step.norm_before->forward(x) : x, pass, state);
   }
   State* inside(State* state) const {
@@ -52,6 +54,25 @@ std::vector<Turn> turns_of(const Reversible::Layers& layers) {
   return out;
 }
 
+constexpr double kGrid = 4294967296.0;  // 2^32 steps of a stream to 1: exact in a double up to 2^21
+
+/// Values as streams hold them: doubles on a grid, between which sums and differences are exact. Doubles stay.
+Tensor on_grid(const Tensor& x) {
+  return x.scalar_type() == at::kDouble ? x : x.to(at::kDouble).mul_(kGrid).round_().div_(kGrid);
+}
+
+/// on_grid, whose gradient is that of the number that was rounded.
+struct OnGrid : torch::autograd::Function<OnGrid> {
+  static Tensor forward(AutogradContext* context, const Tensor& x) {
+    context->saved_data["type"] = static_cast<int64_t>(x.scalar_type());
+    return on_grid(x);
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    return {gradients[0].to(static_cast<at::ScalarType>(context->saved_data["type"].toInt()))};
+  }
+};
+Tensor to_stream(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : OnGrid::apply(x); }
+
 /// Where backward stands: h_(n-1) and h_n of the step n that is next, from the last step down.
 class Tape {
  public:
@@ -66,7 +87,7 @@ class Tape {
     return now_.first;
   }
   void undo(const Tensor& branch) {
-    Tensor earlier = now_.second - branch.detach();  // h_(n-2)
+    Tensor earlier = now_.second - on_grid(branch.detach());  // h_(n-2)
     now_.second = std::move(now_.first), now_.first = std::move(earlier);
     if (--next_ == 0) now_ = {};
   }
@@ -115,8 +136,12 @@ State Reversible::start(const Layers& layers, int64_t batch, at::TensorOptions l
   return Once::start(layers, batch, like);
 }
 
-Reversible::Streams Reversible::forward(Streams h, const Layers& layers, Pass& pass, State* state) const {
+Reversible::Streams Reversible::forward(Streams given, const Layers& layers, Pass& pass, State* state) const {
   const auto turns = turns_of(layers);
+  const at::ScalarType type = given.first.scalar_type();
+  Streams h{to_stream(given.first), {}};
+  h.second = given.second.is_same(given.first) ? h.first : to_stream(given.second);
+  given = {};
   const bool recomputes = options_.activations == "recomputed" && at::GradMode::is_enabled();
   const auto tape = std::make_shared<Tape>();
   for (size_t i = 0; i < turns.size(); ++i) {
@@ -124,17 +149,17 @@ Reversible::Streams Reversible::forward(Streams h, const Layers& layers, Pass& p
     State* own = turn.inside(state);
     Tensor read;
     if (recomputes) {
-      const auto part = [turn, tape](const std::vector<Tensor>& in, Pass& once, State* local) {
-        const Tensor out = turn.run(in[0], once, local);
+      const auto part = [turn, tape, type](const std::vector<Tensor>& in, Pass& once, State* local) {
+        const Tensor out = turn.run(in[0], type, once, local);
         if (at::GradMode::is_enabled()) tape->undo(out);  // in backward
         return out;
       };
       const auto n = static_cast<int64_t>(i + 1);
       read = recompute_part(turn.layer, part, {h.second}, pass, own, [tape, n] { return tape->input(n); });
     } else {
-      read = turn.run(h.second, pass, own);
+      read = turn.run(h.second, type, pass, own);
     }
-    Tensor next = h.first + read;
+    Tensor next = h.first + to_stream(read);
     h.first = std::move(h.second), h.second = std::move(next);
   }
   if (recomputes) {
@@ -144,19 +169,21 @@ Reversible::Streams Reversible::forward(Streams h, const Layers& layers, Pass& p
   return h;
 }
 
-Reversible::Streams Reversible::inverse(Streams h, const Layers& layers, Pass& pass) const {
+Reversible::Streams Reversible::inverse(Streams given, const Layers& layers, Pass& pass, at::ScalarType type) const {
   const auto turns = turns_of(layers);
+  Streams h{to_stream(given.first), to_stream(given.second)};
   for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
-    Tensor earlier = h.second - turn->run(h.first, pass, nullptr);
+    Tensor earlier = h.second - to_stream(turn->run(h.first, type, pass, nullptr));
     h.second = std::move(h.first), h.first = std::move(earlier);
   }
   return h;
 }
 
 Tensor Reversible::run(Tensor x, const Layers& layers, const ReadOut&, Pass& pass, State* state) {
+  const at::ScalarType type = x.scalar_type();
   const Streams h = forward({x, x}, layers, pass, state);
   const Tensor sum = h.first + h.second;
-  return options_.join == "mean" ? sum / 2 : sum;
+  return (options_.join == "mean" ? sum / 2 : sum).to(type);
 }
 
 }  // namespace kinfolk

@@ -19,10 +19,12 @@ namespace kinfolk {
 /// et al. 2020, Reformer, section 3; the article does not say how its streams end: its code joins them and projects.)
 ///
 /// Backward goes from h_(N-1) and h_N down: it runs F_n once more with the same draws and from the same state, so that
-/// activations in memory are those of one branch, whatever N; gradient checkpointing has nothing to add to it. The
-/// inverse is exact but for rounding, in the type of the streams (that of the embedding). States, auxiliary losses,
-/// updates and traces are those of the first run, losses and states with their gradients.
-/// Refused: a norm after the sum, and any residual but `add`, which the subtraction does not undo.
+/// activations in memory are those of one branch, whatever N; gradient checkpointing has nothing to add to it. Streams
+/// are doubles, and what is added to them is rounded to multiples of 2^-32, so that up to 2^21 sums and differences are
+/// exact and a branch reads the very numbers that it read before: its buckets, codes and masks are the same, however
+/// many layers lie above. (A model in double rounds at its own last bit instead.) States, auxiliary losses, updates and
+/// traces are those of the first run, losses and states with their gradients. Refused: a norm after the sum, and any
+/// residual but `add`, which the subtraction does not undo.
 class Reversible : public Once {
  public:
   struct Options {
@@ -40,9 +42,11 @@ class Reversible : public Once {
   Tensor run(Tensor x, const Layers& layers, const ReadOut& read_out, Pass& pass, State* state) override;
 
   using Streams = std::pair<Tensor, Tensor>;  ///< h_(n-1) and h_n, each [B, L, D]
+  /// h_(N-1) and h_N, double, from h_(-1) and h_0 in the type of the model.
   Streams forward(Streams streams, const Layers& layers, Pass& pass, State* state) const;
-  /// h_(-1) and h_0 from h_(N-1) and h_N, without a state; no branch may draw at random.
-  Streams inverse(Streams streams, const Layers& layers, Pass& pass) const;
+  /// h_(-1) and h_0, double, from h_(N-1) and h_N, for layers of this type, without a state; no branch may draw at
+  /// random.
+  Streams inverse(Streams streams, const Layers& layers, Pass& pass, at::ScalarType type) const;
 
  private:
   Options options_;
