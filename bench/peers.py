@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """torch.ops.kinfolk beside what Python offers for the same sums, interleaved A B A B in CPU time.
 
-usage: bench/peers.py attend|scan [LENGTH ...] [--threads N] [--only TEXT] [--flex] [--seconds S] [--library FILE]
+usage: bench/peers.py attend|scan|content [LENGTH ...] [--threads N] [--only TEXT] [--flex] [--seconds S] [--library FILE]
 
 A row is run when TEXT is in its name and its length is among those given (none: all). It prints both medians, the
 median of the ratios of neighbours with the smallest and the largest, what torch.mm of 1024 reaches just before, and by
@@ -19,7 +19,7 @@ import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["attend", "scan"])
+parser.add_argument("what", choices=["attend", "scan", "content"])
 parser.add_argument("lengths", nargs="*", type=int)
 parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--only", default="")
@@ -345,10 +345,93 @@ def selective():
                         equal=False)
 
 
+def content():
+    """A layer of width 512 with 8 heads and its projections; the modules draw their own hashes, so results differ."""
+    def layer(length, keyed=512):
+        torch.manual_seed(0)
+        x = torch.randn(1, length, 512, requires_grad=True)
+        return [x] + [(torch.randn(n, 512) / 512**0.5).requires_grad_() for n in (512, keyed, 512, 512)]
+
+    def heads(x, weight):
+        return F.linear(x, weight).unflatten(-1, (-1, 64)).transpose(1, 2)
+
+    def merged(o, weight):
+        return F.linear(o.transpose(1, 2).flatten(2), weight)
+
+    def dense(given):
+        x, q, k, v, out = given
+        return lambda: merged(F.scaled_dot_product_attention(heads(x, q), heads(x, k), heads(x, v), is_causal=True), out)
+
+    def reformer(_given):
+        form = peer("reformer_pytorch.reformer_pytorch").LSHSelfAttention(512, heads=8, bucket_size=64, n_hashes=4,
+                                                                         causal=True)
+        return form, lambda x: form(x)
+
+    def transformers(_given):
+        modeling = peer("transformers.models.reformer.modeling_reformer")
+        config = importlib.import_module("transformers").ReformerConfig(
+            hidden_size=512, num_attention_heads=8, attention_head_size=64, lsh_attn_chunk_length=64, num_hashes=4,
+            is_decoder=True, attn_layers=["lsh"], num_buckets=None, lsh_attention_probs_dropout_prob=0.0,
+            max_position_embeddings=len(_given[0][0]), axial_pos_embds=False)
+        form = modeling.LSHSelfAttention(config)
+        out = torch.nn.Linear(512, 512, bias=False)
+        return torch.nn.ModuleList([form, out]), lambda x: out(form(x).hidden_states)
+
+    heading("lsh_attend, 4 rounds, chunks of 64, causal, with its 3 projections")
+    rotations = torch.randn(8, 4, 2, 64, 64)
+    for name, module, make in (("reformer-pytorch", "reformer_pytorch.reformer_pytorch", reformer),
+                               ("transformers' Reformer", "transformers.models.reformer.modeling_reformer", transformers),
+                               ("dense, is_causal=True", "torch", None)):
+        for length in (4096, 16384):
+            for more in ({}, {"same": False, "wrap": "all", "once": False}):
+                title = f"lsh{', any bucket, duplicates' if more else ''}, {name}"
+                if not wanted(title, length) or not peer(module) or (more and name != "reformer-pytorch"):
+                    continue
+                given = layer(length)
+                x, q, _, v, out = given
+
+                def ours():
+                    return merged(kinfolk.lsh_attend(heads(x, q), heads(x, v), rotations, **more), out)
+
+                form, run = make(given) if make else (torch.nn.Identity(), lambda x: dense(given)())
+                compare(title, length, ours, lambda: run(x), given + list(form.parameters()), 0,
+                        length / 16384 * 4, equal=False)
+
+    heading("routed_attend, 4 heads by centroids of 128 tokens, 4 in a window of 256, causal, with its projections")
+    for name, module in (("routing-transformer", "routing_transformer.routing_transformer"),
+                         ("dense, is_causal=True", "torch")):
+        for length in (4096, 16384):
+            if not wanted(f"routing, {name}", length) or not peer(module):
+                continue
+            given = layer(length, 256)
+            x, q, k, v, out = given
+            centroids = torch.randn(4, length // 128, 64)
+
+            def ours():
+                queries, values = heads(x, q), heads(x, v)
+                near = kinfolk.attend(queries[:, :4], heads(x, k), values[:, :4], "causal & window(256)")[0]
+                far = kinfolk.routed_attend(F.layer_norm(queries[:, 4:], (64,)), None, values[:, 4:], centroids)
+                return merged(torch.cat([near, far], 1), out)
+
+            form, theirs = torch.nn.Identity(), dense(layer(length))
+            if module != "torch":  # a window of 128 to 256 keys
+                form = peer(module).SelfAttention(512, length, 8, 4, 128, causal=True, rel_pos_emb=False)
+                with torch.no_grad():
+                    form(torch.randn(1, length, 512))  # places its centroids
+                form.eval()
+
+                def theirs(form=form):
+                    return form(x)[0]
+
+            compare(f"routing, {name}", length, ours, theirs, given + list(form.parameters()), 0, length / 16384 * 3,
+                    equal=False)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(options.threads)
     print(f"torch {torch.__version__}, {options.threads} thread(s); ratio: peer over ours, above 1 we are faster; "
           f"GF/s: ours, of the pairs that are seen; off: largest difference over largest value")
-    for part in (causal, biases, windows, *([flex] if options.flex else [])) if options.what == "attend" else (
-            decay, delta, selective):
+    parts = {"attend": (causal, biases, windows, *([flex] if options.flex else [])), "scan": (decay, delta, selective),
+             "content": (content,)}
+    for part in parts[options.what]:
         part()
