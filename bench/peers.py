@@ -415,7 +415,7 @@ def content():
 
             form, theirs = torch.nn.Identity(), dense(layer(length))
             if module != "torch":  # a window of 128 to 256 keys
-                form = peer(module).SelfAttention(512, length, 8, 4, 128, causal=True, rel_pos_emb=False)
+                form = peer(module).SelfAttention(512, 1, length, 8, 4, 128, causal=True, rel_pos_emb=False)
                 with torch.no_grad():
                     form(torch.randn(1, length, 512))  # places its centroids
                 form.eval()

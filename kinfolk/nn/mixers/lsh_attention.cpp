@@ -118,7 +118,7 @@ Tensor LshAttention::read(const Tensor& qk, const Tensor& values, Pass& pass, St
   const Tensor code = angular_hash(qk, turned, sequences, [this](int64_t tokens) { return buckets(tokens); });
   const Tensor keys = qk * at::rsqrt(qk.square().sum(-1, true) + 1e-20);
   GroupRead read;
-  if (state && traits().streams) {
+  if (state) {
     const GroupCache::Met met = cache_.meet(keys, values, code, pass, *state);
     read = attend_groups(qk, met.k, met.v, plan(met.code, met.sequences, met.first));
   } else {
@@ -128,6 +128,8 @@ Tensor LshAttention::read(const Tensor& qk, const Tensor& values, Pass& pass, St
 }
 
 Tensor LshAttention::forward(const Tensor& given, Pass& pass, State* state) {
+  if (state && !traits().streams)
+    fail("[lsh] expected a whole sequence without a state; found one: ", traits().why_not);
   if (given.size(1) == 0) return given;
   const Tensor x = mask_invalid(given, pass);  // [B, L, D]
   const Tensor o = read(to_heads(q->forward(x), heads_), to_heads(v->forward(x), heads_), pass, state);

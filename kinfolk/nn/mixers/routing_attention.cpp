@@ -127,7 +127,7 @@ Tensor RoutingAttention::read(const Tensor& queries, const Tensor& keys, const T
   }
   if (nearest()) {
     Sequences all = sequences;
-    if (state && traits().streams) {
+    if (state) {
       auto met = cache_.meet(b, met_values, code, pass, state->parts[kRouting]);
       met_keys = met.k, met_values = met.v, code = met.code, all = std::move(met.sequences), plan->first = met.first;
     }
@@ -187,11 +187,14 @@ Tensor RoutingAttention::read_near(const Tensor& queries, const Tensor& keys, co
     }
     return attend({QueryBand{.q = q}}, q, at, pass.document, met, bands, plan);
   };
-  State* own = state && traits().streams ? &state->parts[kLocal] : nullptr;
+  State* own = state ? &state->parts[kLocal] : nullptr;
   return window_->meet({{}, queries, keys, values}, eyes, pass, own).out;
 }
 
 Tensor RoutingAttention::forward(const Tensor& given, Pass& pass, State* state) {
+  if (state && !traits().streams) {
+    fail("[routing] expected a whole sequence without a state; found one: ", traits().why_not);
+  }
   if (given.size(1) == 0) return given;
   const int64_t routing = heads_ - local_;
   const Tensor x = mask_invalid(given, pass);  // [B, L, D]
