@@ -349,7 +349,7 @@ def content():
     """A layer of width 512 with 8 heads and its projections; the modules draw their own hashes, so results differ."""
     def layer(length, keyed=512):
         torch.manual_seed(0)
-        x = torch.randn(1, length, 512, requires_grad=True)
+        x = torch.randn(1, length, 512).requires_grad_()
         return [x] + [(torch.randn(n, 512) / 512**0.5).requires_grad_() for n in (512, keyed, 512, 512)]
 
     def heads(x, weight):
@@ -410,7 +410,11 @@ def content():
             def ours():
                 queries, values = heads(x, q), heads(x, v)
                 near = kinfolk.attend(queries[:, :4], heads(x, k), values[:, :4], "causal & window(256)")[0]
-                far = kinfolk.routed_attend(F.layer_norm(queries[:, 4:], (64,)), None, values[:, 4:], centroids)
+                routed = F.layer_norm(queries[:, 4:], (64,))
+                far = kinfolk.routed_attend(routed, None, values[:, 4:], centroids)
+                with torch.no_grad():  # what centroids move by, as the peer does it in training
+                    code = (centroids @ routed.transpose(2, 3)).argmax(2)[0] + torch.arange(4)[:, None] * len(centroids[0])
+                    torch.zeros_like(centroids).view(-1, 64).index_add_(0, code.flatten(), routed[0].flatten(0, 1))
                 return merged(torch.cat([near, far], 1), out)
 
             form, theirs = torch.nn.Identity(), dense(layer(length))
@@ -418,7 +422,6 @@ def content():
                 form = peer(module).SelfAttention(512, 1, length, 8, 4, 128, causal=True, rel_pos_emb=False)
                 with torch.no_grad():
                     form(torch.randn(1, length, 512))  # places its centroids
-                form.eval()
 
                 def theirs(form=form):
                     return form(x)[0]
