@@ -128,7 +128,7 @@ Tensor LshAttention::read(const Tensor& qk, const Tensor& values, Pass& pass, St
 }
 
 Tensor LshAttention::forward(const Tensor& given, Pass& pass, State* state) {
-  if (state && !traits().streams)
+  if ((state || pass.state) && !traits().streams)
     fail("[lsh] expected a whole sequence without a state; found one: ", traits().why_not);
   if (given.size(1) == 0) return given;
   const Tensor x = mask_invalid(given, pass);  // [B, L, D]

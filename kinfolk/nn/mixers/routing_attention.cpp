@@ -192,7 +192,7 @@ Tensor RoutingAttention::read_near(const Tensor& queries, const Tensor& keys, co
 }
 
 Tensor RoutingAttention::forward(const Tensor& given, Pass& pass, State* state) {
-  if (state && !traits().streams) {
+  if ((state || pass.state) && !traits().streams) {
     fail("[routing] expected a whole sequence without a state; found one: ", traits().why_not);
   }
   if (given.size(1) == 0) return given;
