@@ -91,6 +91,12 @@ Tensor gather_tokens(const Bytes& text, const std::vector<int64_t>& starts, int6
 void check_scorable(const Model& model, const Bytes& text, const std::vector<int64_t>& lengths,
                     const std::string& mode) {
   const Traits traits = model.traits();
+  if (const Value* objective = model.recipe().tree.find("objective");
+      objective && Spec(*objective).kind() == "masked") {
+    refuse(
+        "[eval] expected a member that says which token comes next; found one that fills in hidden tokens (objective "
+        "masked) and would be asked for what it sees");
+  }
   if (mode != "auto" && mode != "stream" && mode != "blocks") {
     refuse("[eval.mode] expected auto, stream or blocks; found ", mode);
   }

@@ -46,6 +46,11 @@ TEST(Score, UniformModelHasLog2V) {
   for (const auto& p : scores.positions) EXPECT_NEAR(p.bits, std::log2(29.0), 1e-6);
 }
 
+TEST(Score, RefusesAMemberThatSeesWhatItIsAskedFor) {
+  const auto model = tiny("linformer");
+  EXPECT_THROW(score(*model, some_bytes(300), options_of({32}, 64)), UsageError);
+}
+
 TEST(Score, IsTheMeanOfMinusLog2P) {
   const auto model = tiny("rope");
   const Bytes text = some_bytes(41);

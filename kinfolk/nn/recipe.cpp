@@ -169,6 +169,12 @@ void override_recipe(Recipe& recipe, const std::string& assignment) {
     refuse("[--set] expected key=value, such as layers.0.branches.0.window=64; found ", assignment);
   }
   const std::string key = assignment.substr(0, equal);
+  // What a recipe leaves to the standard depth can be said all the same: depth.kind=reversible goes with any.
+  if ((key == "depth" || key.rfind("depth.", 0) == 0) && !recipe.tree.find("depth")) {
+    Value standard{Value::Table{}};
+    standard.set("kind", "once");
+    recipe.tree.set("depth", standard);
+  }
   check_name(recipe, key);
   set_path(recipe.tree, key, parse_value(assignment.substr(equal + 1), "--set " + key));
   check_keys(recipe.tree);

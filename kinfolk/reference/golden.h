@@ -29,8 +29,8 @@ struct Case {
       return;
     }
     const size_t atol = words.find("atol "), grad = words.find("gradients ");
-    const bool outputs = atol != std::string::npos &&
-                         std::sscanf(words.c_str() + atol, "atol %lf rtol %lf", &absolute, &relative) == 2;
+    const bool outputs =
+        atol != std::string::npos && std::sscanf(words.c_str() + atol, "atol %lf rtol %lf", &absolute, &relative) == 2;
     gradient = absolute;  // where the words have no other for gradients
     if (!outputs ||
         (grad != std::string::npos && std::sscanf(words.c_str() + grad, "gradients %lf times", &gradient) != 1)) {

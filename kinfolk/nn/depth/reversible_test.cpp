@@ -392,6 +392,15 @@ TEST(Reversible, RefusesWhatItCannotUndo) {
   EXPECT_EQ(message("rope", "layers.0.norm=none"), "no error");
 }
 
+TEST(Reversible, AnyRecipeTakesItByASetting) {
+  for (const char* set : {"depth.kind=reversible", "depth=reversible"}) {
+    Recipe recipe = load_recipe("window");
+    override_recipe(recipe, set);
+    const auto found = Model::make(recipe, tiny_size())->named_children();
+    EXPECT_TRUE(std::dynamic_pointer_cast<Reversible>(found["depth"])) << set;
+  }
+}
+
 TEST(Reversible, AnyLengthFirstLongThenShortThenLong) {
   const auto model = Model::make(reversible("rope", "recomputed"), tiny_size());
   const Batch whole = random_batch(2, 65, 29);
