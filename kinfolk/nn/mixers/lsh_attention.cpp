@@ -83,7 +83,9 @@ double LshAttention::flops(int64_t length, int64_t from) const {
     met += static_cast<double>(std::min(options_.causal ? t + 1 : 2 * options_.chunk, 2 * options_.chunk));
   }
   const auto D = static_cast<double>(heads_ * width_), rounds = static_cast<double>(options_.rounds);
-  const double hashing = 2 * rounds * D * static_cast<double>(rotations.size(2) * rotations.size(4) * length);
+  const int64_t n = options_.bucket_count > 0 ? options_.bucket_count : usual_, m = rotations.size(4);
+  const auto columns = static_cast<double>(n <= 2 * m ? n / 2 : m + n / (4 * m));  // at the training length
+  const double hashing = 2 * rounds * D * columns * static_cast<double>(length);
   return q->flops(length) + v->flops(length) + out->flops(length) + hashing + 4 * rounds * met * D;
 }
 
