@@ -16,6 +16,7 @@
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/file_writer.h"
 #include "kinfolk/eval/ngram.h"
+#include "kinfolk/eval/plot.h"
 #include "kinfolk/eval/report.h"
 #include "kinfolk/eval/report_study.h"
 #include "kinfolk/eval/verdict.h"
@@ -230,7 +231,7 @@ void write_report(const fs::path& out, const Report& report) {
     std::string name = group;
     for (char& c : name)
       if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-    write_file((out / (name + ".svg")).string(), group_chart(report, group, true));
+    write_file((out / (name + ".svg")).string(), standing_alone(group_chart(report, group, true)));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "cli/study.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/file_writer.h"
+#include "kinfolk/eval/plot.h"
 #include "kinfolk/eval/report_tasks.h"
 #include "kinfolk/train/data/recall.h"
 
@@ -69,7 +70,7 @@ void write_all(const fs::path& out, const TaskReport& report, const nlohmann::js
     std::string name = chart.name;
     for (char& c : name)
       c = std::isalnum(static_cast<unsigned char>(c)) ? std::tolower(static_cast<unsigned char>(c)) : '_';
-    write_file((out / (name + ".svg")).string(), task_chart(report, chart));
+    write_file((out / (name + ".svg")).string(), standing_alone(task_chart(report, chart)));
   }
 }
 

@@ -185,6 +185,14 @@ double legend(const std::vector<Drawn>& drawn, double top, double width, std::st
 
 }  // namespace
 
+std::string standing_alone(std::string chart) {
+  const std::string style = "style=\"";
+  if (const size_t at = chart.find(style); at != std::string::npos) {
+    chart.insert(at + style.size(), "background:#fff;color:#1c2330;");
+  }
+  return chart;
+}
+
 std::string palette_colour(int64_t index) { return kPalette[((index % kColours) + kColours) % kColours]; }
 
 std::vector<double> nice_ticks(double low, double high, int64_t count) {

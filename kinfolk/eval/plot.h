@@ -66,6 +66,9 @@ std::string svg(const BarChart& chart);
 /// Throws Error when `weights` is not rows x columns.
 std::string svg(const MatrixPicture& picture);
 
+/// A chart as a file of its own, on a white ground: on a page it takes the page's colours.
+std::string standing_alone(std::string chart);
+
 /// "#rrggbb" of the palette, around in a circle.
 std::string palette_colour(int64_t index);
 

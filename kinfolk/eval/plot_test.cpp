@@ -149,5 +149,12 @@ TEST(Plot, LargeMatrixIsAveragedDown) {
   EXPECT_NE(drawn.find("opacity=\"0.5\""), std::string::npos);
 }
 
+TEST(Plot, StandsAloneOnWhite) {
+  LineChart chart;
+  chart.series = {{"one", {{1, 2}, {2, 3}}}};
+  EXPECT_EQ(svg(chart).find("background"), std::string::npos);
+  EXPECT_NE(standing_alone(svg(chart)).find("style=\"background:#fff;color:#1c2330;"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace kinfolk
