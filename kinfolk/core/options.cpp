@@ -137,6 +137,8 @@ void FieldReader::read(const std::string& key, const Value& value, std::vector<d
 }
 
 void FieldReader::read(const std::string& key, const Value& value, Spec& field, const Check&) {
+  const auto* word = value.as<std::string>();
+  if (field.empty() && word && word->empty()) return;  // "": none, where that is the standard
   field = Spec(value);
   if (field.kind().empty()) wrong(key, value, "a component: its name, or a table with a kind");
 }
