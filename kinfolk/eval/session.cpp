@@ -48,6 +48,10 @@ void Session::plan() {
   most_ = model_->most_bytes(lanes);
   const bool grows = most_ < 0;
   if (limit > 0 && grows) {
+    if (model_->most_bytes(lanes, 1) < 0) {
+      fail("[memory_limit] expected a member that can leave out its oldest keys; found ", model_->recipe().name,
+           ", whose state grows with the text whatever is kept, and a limit of ", limit);
+    }
     if (needs(1) > limit) {
       fail("[memory_limit] expected at least ", needs(1), " bytes, the state of one token; found ", limit);
     }
