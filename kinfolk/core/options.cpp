@@ -147,7 +147,11 @@ void FieldReader::read(const std::string& key, const Value& value, std::vector<S
   const auto* items = value.as<Value::Array>();
   if (!items) wrong(key, value, "a list of components");
   field.assign(items->size(), {});
-  for (size_t i = 0; i < items->size(); ++i) read(key + "[" + std::to_string(i) + "]", (*items)[i], field[i], check);
+  for (size_t i = 0; i < items->size(); ++i) {
+    const std::string place = key + "[" + std::to_string(i) + "]";
+    read(place, (*items)[i], field[i], check);
+    if (field[i].empty()) wrong(place, (*items)[i], "a component: its name, or a table with a kind");
+  }
 }
 
 }  // namespace kinfolk
