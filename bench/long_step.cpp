@@ -11,16 +11,16 @@
 #include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
 
+#include "bench/worker.h"
 #include "kinfolk/core/block_cache.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/memory.h"
+#include "kinfolk/eval/interleave.h"
 #include "kinfolk/train/gradient.h"
 #include "kinfolk/train/optim.h"
 
@@ -77,15 +77,6 @@ class Ledger : public c10::MemoryReportingInfoBase {
   std::map<int64_t, int64_t> at_peak_;
   int64_t held_ = 0, peak_ = 0, noted_ = 0;
 };
-
-double cpu_seconds() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 /// Every feed-forward of the recipe inside a `chunked`.
 void wrap_feeds(Recipe& recipe, int64_t chunk) {
@@ -159,52 +150,11 @@ int serve(const std::string& member, const Flags& flags, int64_t length, int in,
   return 0;
 }
 
-class Child {
- public:
-  Child(const std::string& member, const Flags& flags, int64_t length) {
-    int to[2], from[2];
-    if (pipe(to) != 0 || pipe(from) != 0) fail("[bench] expected a pipe; found none");
-    id_ = fork();
-    if (id_ == 0) {
-      close(to[1]), close(from[0]);
-      int status = 1;
-      try {
-        status = serve(member, flags, length, to[0], from[1]);
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "%s\n", error.what());
-      }
-      _exit(status);
-    }
-    close(to[0]), close(from[1]);
-    in_ = to[1], out_ = from[0];
-  }
-  ~Child() {
-    close(in_), close(out_);
-    waitpid(id_, nullptr, 0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  Answer step() const {
-    Answer answer;
-    const char go = 1;
-    if (write(in_, &go, 1) != 1 || read(out_, &answer, sizeof answer) != sizeof answer) {
-      fail("[bench] expected an answer of the process that takes the step; found none");
-    }
-    return answer;
-  }
-
- private:
-  pid_t id_;
-  int in_, out_;
-};
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 void report(const std::string& member, const Flags& flags) {
-  const Child shorter(member, flags, flags.shorter), longer(member, flags, flags.longer);
+  const auto serving = [&](int64_t length) {
+    return [=, &member, &flags](int in, int out) { return serve(member, flags, length, in, out); };
+  };
+  const Worker<Answer> shorter(serving(flags.shorter)), longer(serving(flags.longer));
   std::vector<double> a, b, ratios;
   Answer last_a, last_b;
   for (int64_t step = 0; step < flags.steps; ++step) {

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <functional>
 
+#include "kinfolk/eval/interleave.h"
 #include "kinfolk/ops/attend.h"
 #include "kinfolk/pattern/views.h"
 
@@ -19,20 +19,10 @@ namespace {
 using namespace kinfolk;
 
 double timed(const std::function<void()>& f) {
-  const auto seconds = [] {
-    timespec now{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-  };
-  const double begin = seconds();
+  const double begin = cpu_seconds();
   f();
-  return seconds() - begin;
+  return cpu_seconds() - begin;
 }
-double median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  return x[x.size() / 2];
-}
-
 struct Call {
   Call(const std::string& pattern, int64_t length, AttendPlan::By by) {
     const auto draw = [&] { return at::randn({1, 8, length, 64}).requires_grad_(true); };

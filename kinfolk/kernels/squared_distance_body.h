@@ -5,27 +5,27 @@ typedef uint16_t Halves __attribute__((vector_size(2 * KINFOLK_LANES), aligned(2
 typedef uint32_t Words __attribute__((vector_size(4 * KINFOLK_LANES)));
 
 struct Float32 {
-  static KINFOLK_INLINE Lane lanes(const void* row, int64_t i) { return load(static_cast<const float*>(row) + i); }
-  static KINFOLK_INLINE float one(const void* row, int64_t i) { return static_cast<const float*>(row)[i]; }
+  KINFOLK_INLINE Lane lanes(const void* row, int64_t i) { return load(static_cast<const float*>(row) + i); }
+  KINFOLK_INLINE float one(const void* row, int64_t i) { return static_cast<const float*>(row)[i]; }
 };
 struct Bfloat16 {
-  static KINFOLK_INLINE Lane lanes(const void* row, int64_t i) {
+  KINFOLK_INLINE Lane lanes(const void* row, int64_t i) {
     const Halves half = *reinterpret_cast<const Halves*>(static_cast<const uint16_t*>(row) + i);
     return reinterpret_cast<Lane>(__builtin_convertvector(half, Words) << 16);
   }
-  static KINFOLK_INLINE float one(const void* row, int64_t i) {
+  KINFOLK_INLINE float one(const void* row, int64_t i) {
     return __builtin_bit_cast(float, static_cast<uint32_t>(static_cast<const uint16_t*>(row)[i]) << 16);
   }
 };
 /// Exponent and fraction moved to where float32 has them are the number times 2^-112, subnormals included.
 struct Float16 {
-  static KINFOLK_INLINE Lane lanes(const void* row, int64_t i) {
+  KINFOLK_INLINE Lane lanes(const void* row, int64_t i) {
     const Words half =
         __builtin_convertvector(*reinterpret_cast<const Halves*>(static_cast<const uint16_t*>(row) + i), Words);
     const Lane size = reinterpret_cast<Lane>((half & 0x7fff) << 13) * all(0x1p112f);
     return reinterpret_cast<Lane>(reinterpret_cast<Words>(size) | (half & 0x8000) << 16);
   }
-  static KINFOLK_INLINE float one(const void* row, int64_t i) {
+  KINFOLK_INLINE float one(const void* row, int64_t i) {
     const uint32_t half = static_cast<const uint16_t*>(row)[i];
     const float size = __builtin_bit_cast(float, (half & 0x7fff) << 13) * 0x1p112f;
     return half & 0x8000 ? -size : size;
