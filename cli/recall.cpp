@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr int64_t kTokens = 65536;
-constexpr int64_t kExamples = 256;  ///< at least, where each may hold a single answer
+constexpr int64_t kAnswers = 256;  ///< at least, however long an example is
 
 std::string number(double value, int digits) {
   if (!std::isfinite(value)) return "-";
@@ -82,7 +82,8 @@ std::string recall_run(const std::string& out, const std::string& member, int64_
 }
 
 RecallRow ask_recall(const std::string& run, const RecallTask& task) {
-  const int64_t tokens = std::max(kTokens, kExamples * task.length());
+  const int64_t examples = (kAnswers + task.answers() - 1) / task.answers();
+  const int64_t tokens = std::max(kTokens, examples * task.length());
   const RecallScore s = score_run(checkpoint_file(run, "last"), task, tokens, {});
   RecallRow row;
   row.accuracy = s.accuracy, row.error = s.error, row.bits = s.bits;
@@ -97,6 +98,7 @@ std::optional<std::vector<RecallRow>> train_recall(const Recipe& recipe, const S
     TrainingFlags one = flags;
     one.out = recall_run(flags.out, recipe.name, seed);
     one.seed_offset = seed;
+    if (!flags.from.empty()) one.from = recall_run(flags.from, recipe.name, seed);
     one.title = seeds > 1 ? text(recipe.name, " seed ", seed + 1) : recipe.name;
     std::cerr << one.title << ": " << one.out << "\n";
     const RunSummary run = train_member(recipe, size, corpus, one, true);

@@ -27,6 +27,7 @@ struct Lesson {
 };
 
 TrainingFlags flags_of(const Study::Task& task, TrainingFlags flags) {
+  if (!task.from.empty()) flags.from = (fs::path(flags.out) / task.from).string();
   flags.out = (fs::path(flags.out) / task.name).string();
   if (!task.state.empty()) flags.state_budget = task.state;
   if (task.tokens > 0) flags.settings["tokens"] = std::to_string(task.tokens);

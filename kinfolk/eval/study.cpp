@@ -81,8 +81,12 @@ std::vector<Study::Task> tasks_at(const Value& tree) {
     if (!task.of.empty() && (learned == out.end() || !learned->of.empty())) {
       wrong(item, path + ".of", "the name of a task before it that is learned", task.of);
     }
-    if (!task.of.empty() && (!task.state.empty() || task.tokens > 0 || task.lanes > 0)) {
-      wrong(item, path, "neither state nor tokens nor lanes beside `of`: nothing is trained", "one of them");
+    if (!task.of.empty() && (!task.state.empty() || !task.from.empty() || task.tokens > 0 || task.lanes > 0)) {
+      wrong(item, path, "neither state nor from nor tokens nor lanes beside `of`: nothing is trained", "one of them");
+    }
+    const auto before = std::find_if(out.begin(), out.end(), [&](const auto& other) { return other.name == task.from; });
+    if (!task.from.empty() && (before == out.end() || !before->of.empty())) {
+      wrong(item, path + ".from", "the name of a task before it that is learned", task.from);
     }
     out.push_back(std::move(task));
   }

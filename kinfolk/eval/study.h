@@ -25,6 +25,7 @@ namespace kinfolk {
 ///   data = "recall:mqar,length=128,pairs=8"
 ///   chart = "Recall", axis = "pairs", at = 8
 ///   state = "16Ki"                  # bytes of state, as --state-budget
+///   from = "pairs_4"                # goes on from the runs of that task: short examples first
 struct StudySettings {
   std::string size = "tiny", reference;
   int64_t context = 0, windows = 8, last = 0;
@@ -66,7 +67,7 @@ struct Study {
   };
   /// A task that all members learn, or one that those of another task are asked afterwards: a point of a chart.
   struct Task {
-    std::string name, data, chart, axis, state, of;
+    std::string name, data, chart, axis, state, of, from;
     double at = 0;
     int64_t tokens = 0, lanes = 0;
     Place place;
@@ -79,6 +80,8 @@ struct Study {
       visit("at", at, "where the point stands across", Check{});
       visit("state", state, "bytes of state of each member, such as 16Ki; empty: as the recipes are", Check{});
       visit("of", of, "name of the task whose members are asked, nothing is trained; empty: they learn this one",
+            Check{});
+      visit("from", from, "name of a learned task whose runs this one goes on from; empty: learned from nothing",
             Check{});
       visit("tokens", tokens, "budget in tokens in the place of the study's; 0: the study's", at_least(0));
       visit("lanes", lanes, "examples of a step in the place of the study's; 0: the study's", at_least(0));

@@ -184,16 +184,23 @@ data = "recall:mqar,pairs=8"
 chart = "Recall"
 at = 8
 of = "four"
+[[tasks]]
+name = "sixteen"
+data = "recall:mqar,pairs=16"
+chart = "Recall"
+at = 16
+from = "four"
 )";
 
 TEST_F(Studies, ReadsTasks) {
   const Study study = read_study(write(kTasks));
-  ASSERT_EQ(study.tasks.size(), 2u);
+  ASSERT_EQ(study.tasks.size(), 3u);
   EXPECT_TRUE(study.members[0].unlimited);
   EXPECT_EQ(study.tasks[0].state, "16Ki");
   EXPECT_EQ(study.tasks[0].lanes, 8);
   EXPECT_EQ(study.tasks[1].of, "four");
   EXPECT_EQ(study.tasks[1].at, 8);
+  EXPECT_EQ(study.tasks[2].from, "four");
 }
 
 TEST_F(Studies, RefusesTasksThatCannotBe) {
@@ -211,6 +218,10 @@ TEST_F(Studies, RefusesTasksThatCannotBe) {
   refused(head, "expected a task of recall");
   refused(head + "data = \"recall:mqar\"\nof = \"b\"\n", "expected the name of a task before it");
   refused(head + "data = \"recall:mqar\"\nof = \"a\"\n", "expected the name of a task before it");
+  refused(head + "data = \"recall:mqar\"\nfrom = \"a\"\n", "expected the name of a task before it that is learned");
+  refused(std::string(kTasks) +
+              "[[tasks]]\nname = \"x\"\nchart = \"c\"\ndata = \"recall:mqar\"\nfrom = \"eight\"\n",
+          "expected the name of a task before it that is learned");
   refused(head + "data = \"recall:mqar\"\npairs = 3\n", "expected a known key");
   refused(std::string(kTasks) + "[[tasks]]\nname = \"four\"\nchart = \"c\"\ndata = \"recall:mqar\"\n", "twice");
   refused(std::string(kTasks) +

@@ -144,13 +144,21 @@ data = "recall:mqar,vocabulary=40,length=32,pairs=4"
 chart = "Pairs"
 at = 4
 of = "two"
+[[tasks]]
+name = "next"
+data = "recall:mqar,vocabulary=40,length=32,pairs=4"
+chart = "Pairs"
+at = 5
+state = "1Ki"
+from = "two"
 )";
   write("study.toml", study);
   const ProgramResult ran = run({"compare", "study.toml", "--out", "out"});
   ASSERT_EQ(ran.status, 0) << ran.err;
-  EXPECT_TRUE(has(ran.out, "| right answers, %, by pairs | 2 | 4 |")) << ran.out;
+  EXPECT_TRUE(has(ran.out, "| right answers, %, by pairs | 2 | 4 | 5 |")) << ran.out;
+  EXPECT_TRUE(has(ran.err, "begins from")) << ran.err;
   const json report = json::parse(read("out/report.json"));
-  ASSERT_EQ(report["rows"].size(), 4u);
+  ASSERT_EQ(report["rows"].size(), 6u);
   EXPECT_EQ(report["rows"][3]["task"], "longer");
   EXPECT_EQ(report["rows"][3]["name"], "retnet");
   EXPECT_NEAR(report["rows"][3]["state_bytes"].get<double>(), 1024, 103);

@@ -102,6 +102,12 @@ struct RecallTask {
     if (kind == "selective_copy") return copy.noise + 2 * copy.data;
     return kind == "induction" ? induction.length : 4 * distance.pairs + distance.distance;
   }
+  /// Values wanted in an example.
+  int64_t answers() const {
+    if (kind == "mqar") return mqar.pairs;
+    if (kind == "selective_copy") return copy.data;
+    return kind == "induction" ? 1 : distance.pairs;
+  }
   std::string words() const;  ///< "recall:mqar,vocabulary=8192,...": all options, as `read_recall` reads them
 };
 
