@@ -32,18 +32,39 @@ Spec slot(const Value& tree, const std::string& key, const char* standard) {
   return table;
 }
 
-/// n of `repeat = "every n"`: the group is the last layer of every n, of a shorter depth its last; 0: another kind.
-int64_t every(const Value& group) {
+/// The whole numbers in words that are `form` with numbers for its N and M ("every N"); none for other words.
+std::vector<int64_t> numbers_in(const std::string& words, const std::string& form) {
+  std::vector<int64_t> out;
+  size_t at = 0;
+  for (const char c : form) {
+    if (c != 'N' && c != 'M') {
+      if (at >= words.size() || words[at++] != c) return {};
+      continue;
+    }
+    const size_t end = std::min(words.find_first_not_of("0123456789", at), words.size());
+    if (end == at || end - at > 6) return {};
+    out.push_back(std::stoll(words.substr(at, end - at)));
+    at = end;
+  }
+  return at == words.size() ? out : std::vector<int64_t>{};
+}
+
+/// The layers of a group that stands among others: `repeat = "every N"`, the last of every N, of a shorter depth its
+/// last; `repeat = "layer N of M"`, the one that ends N parts of a depth of M parts. Empty: another kind.
+std::vector<bool> woven_layers(const Value& group, int64_t depth) {
   const Value* repeat = group.find("repeat");
   const auto* words = repeat ? repeat->as<std::string>() : nullptr;
-  const std::string start = "every ";
-  if (!words || words->rfind(start, 0) != 0 || words->size() > start.size() + 6) return 0;
-  const std::string digits = words->substr(start.size());
-  if (digits.empty() || !std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isdigit(c); })) {
-    return 0;
+  if (!words) return {};
+  std::vector<bool> takes(static_cast<size_t>(depth), false);
+  if (const auto every = numbers_in(*words, "every N"); !every.empty() && every[0] >= 2) {
+    for (int64_t i = std::min(every[0], depth) - 1; i < depth; i += every[0]) takes[static_cast<size_t>(i)] = true;
+    return takes;
   }
-  const int64_t n = std::stoll(digits);
-  return n >= 2 ? n : 0;
+  if (const auto part = numbers_in(*words, "layer N of M"); !part.empty() && part[0] >= 1 && part[0] <= part[1]) {
+    takes[static_cast<size_t>((depth * part[0] + part[1] - 1) / part[1] - 1)] = true;
+    return takes;
+  }
+  return {};
 }
 
 /// How many layers a [[layers]] group stands for; -1: what the others leave of the depth.
@@ -52,7 +73,8 @@ int64_t repeats(const Value& group, const std::string& path) {
   if (!repeat) return 1;
   if (const auto* count = repeat->as<int64_t>(); count && *count >= 1) return *count;
   if (const auto* words = repeat->as<std::string>(); words && (*words == "all" || *words == "all but last")) return -1;
-  refuse(repeat->place.text(), "[", path, ".repeat] expected a number of layers, all, all but last, or every N; found ",
+  refuse(repeat->place.text(), "[", path,
+         ".repeat] expected a number of layers, all, all but last, every N, or layer N of M; ", "found ",
          write_toml_value(*repeat));
 }
 
@@ -61,15 +83,14 @@ std::vector<size_t> arrange(const Value& layers, int64_t depth) {
   const auto& groups = *layers.as<Value::Array>();
   int64_t counted = 0;
   std::optional<size_t> open, woven;
-  std::vector<bool> takes(static_cast<size_t>(depth), false);  // the layers of the group `every n`
+  std::vector<bool> takes;  // the layers of the group that stands among the others
   for (size_t g = 0; g < groups.size(); ++g) {
     const std::string path = "layers." + std::to_string(g);
-    if (const int64_t n = every(groups[g]); n > 0) {
+    if (auto own = woven_layers(groups[g], depth); !own.empty()) {
       if (woven) {
-        refuse(groups[g].place.text(), "[", path, ".repeat] expected one group with every; found two");
+        refuse(groups[g].place.text(), "[", path, ".repeat] expected one group with every or layer; found two");
       }
-      woven = g;
-      for (int64_t i = std::min(n, depth) - 1; i < depth; i += n) takes[static_cast<size_t>(i)] = true;
+      woven = g, takes = std::move(own);
       counted += std::count(takes.begin(), takes.end(), true);
       continue;
     }

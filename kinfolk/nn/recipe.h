@@ -9,8 +9,8 @@
 namespace kinfolk {
 
 /// A resolved recipe. Top-level keys: about, article, let, input, layers, depth, head, objective, losses, train, at.
-///   [[layers]] repeat = 1 | "all" | "all but last" | "every N" | N;  [[layers.branches]] kind, norm, norm_kind,
-///   residual, then the branch's options.
+///   [[layers]] repeat = 1 | "all" | "all but last" | "every N" | "layer N of M" | N;  [[layers.branches]] kind, norm,
+///   norm_kind, residual, then the branch's options.
 struct Recipe {
   std::string name;
   Value tree;

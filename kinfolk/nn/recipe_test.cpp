@@ -153,17 +153,22 @@ TEST_F(RecipeFile, RepeatsFillTheDepth) {
   EXPECT_EQ(ratios(group("\"all\"", 1) + group("\"every 3\"", 2)), "11211");
   EXPECT_EQ(ratios(group("\"every 7\"", 2) + group("\"all\"", 1)), "11112");  // of a shorter depth the last
   EXPECT_EQ(ratios(group("", 3) + group("\"all\"", 1) + group("\"every 5\"", 2)), "31112");
+  EXPECT_EQ(ratios(group("\"all\"", 1) + group("\"layer 3 of 4\"", 2)), "11121");
+  EXPECT_EQ(ratios(group("\"layer 1 of 9\"", 2) + group("\"all\"", 1)), "21111");
+  EXPECT_EQ(ratios(group("\"all\"", 1) + group("\"layer 2 of 2\"", 2)), "11112");
   EXPECT_NE(fault(group("2", 1) + group("\"every 3\"", 2)).find("or a group that fills it"), std::string::npos);
   EXPECT_NE(fault(group("\"all\"", 1) + group("\"every 2\"", 2) + group("\"every 3\"", 2)).find("found two"),
             std::string::npos);
-  for (const char* wrong : {"every", "every ", "every 1", "every two", "every -2", "every 2x"}) {
+  for (const char* wrong : {"every", "every ", "every 1", "every two", "every -2", "every 2x", "layer 3",
+                            "layer 0 of 4", "layer 5 of 4", "layer 0 of 0", "layer 1 of", "layer 1 of 2 "}) {
     EXPECT_NE(fault(group(std::string("\"") + wrong + "\"", 1)).find("expected a number of layers"), std::string::npos)
         << wrong;
   }
-  EXPECT_NE(fault(group("\"some\"", 1))
-                .find("t.toml:2:1: [layers.0.repeat] expected a number of layers, all, all but last, or every N; found "
-                      "\"some\""),
-            std::string::npos);
+  EXPECT_NE(
+      fault(group("\"some\"", 1))
+          .find("t.toml:2:1: [layers.0.repeat] expected a number of layers, all, all but last, every N, or layer N "
+                "of M; found \"some\""),
+      std::string::npos);
   EXPECT_NE(fault(group("0", 1)).find("[layers.0.repeat] expected a number of layers"), std::string::npos);
   EXPECT_NE(fault(group("\"all\"", 1) + group("\"all\"", 1)).find("expected one group that fills the depth"),
             std::string::npos);

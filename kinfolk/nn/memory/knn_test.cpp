@@ -1,5 +1,7 @@
 #include "kinfolk/nn/memory/knn.h"
 
+#include <thread>
+
 #include "kinfolk/nn/memory/knn_buckets.h"
 #include "kinfolk/reference/memorizing.h"
 #include "tests/support/attention.h"
@@ -200,6 +202,40 @@ TEST(Memorizing, AMemoryHeldByNobodyIsNoLargerThanTheCall) {
   const at::NoGradGuard guard;
   const Sequence s{normal({1, 30, 8}, 8)};
   EXPECT_LE(distance(run(*branch, s, {30}), by_definition(*branch, s, {4, 4, 1 << 30, 3})), 1e-11);
+}
+
+TEST(Memorizing, WhatThreadsAddIsFound) {
+  const int64_t lanes = 4, count = 1000, heads = 2, width = 8;
+  const auto branch = make_attention(memory(1, 0, count, 1), width * heads, heads);
+  const auto inputs = normal({lanes, count + 1, width * heads}, 9);
+  std::vector<State> states(lanes);
+  std::vector<std::thread> threads;
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    threads.emplace_back([&, lane] {
+      const at::NoGradGuard guard;
+      states[static_cast<size_t>(lane)] = branch->memory->start(1, real());
+      const Tensor x = inputs.narrow(0, lane, 1);
+      for (int64_t from = 0; from < count; from += 125) {
+        const Batch batch;
+        Pass pass{.batch = batch};
+        pass.position = at::arange(from, from + 125, at::kLong).unsqueeze(0);
+        branch->forward(x.narrow(1, from, 125), pass, &states[static_cast<size_t>(lane)]);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  const at::NoGradGuard guard;
+  const auto made = [&](const Linear& linear, int64_t lane) {
+    return linear.forward(inputs.narrow(0, lane, 1).narrow(1, 0, count)).unflatten(-1, {heads, width}).transpose(1, 2);
+  };
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    const auto& kept = states[static_cast<size_t>(lane)].tensors;
+    const Tensor raw = made(*branch->k, lane), keys = raw / raw.norm(2, -1, true);
+    const NearestRead read = attend_nearest(keys, kept.at("memory_k"), kept.at("memory_v"), {{0, count}}, 1);
+    EXPECT_TRUE(read.index.select(-1, 0).equal(at::arange(count, at::kLong).expand({1, heads, count}))) << lane;
+    EXPECT_LE(distance(kept.at("memory_k"), keys), 1e-12) << lane;
+    EXPECT_LE(distance(read.out, made(*branch->v, lane)), 1e-12) << lane;
+  }
 }
 
 TEST(Memorizing, BucketsFindMostOfWhatIsNearest) {

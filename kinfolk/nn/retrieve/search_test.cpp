@@ -1,5 +1,7 @@
 #include "kinfolk/nn/retrieve/search.h"
 
+#include <ATen/Parallel.h>
+
 #include "kinfolk/core/errors.h"
 #include "kinfolk/nn/retrieve/testing.h"
 
@@ -102,6 +104,23 @@ TEST(Search, AGraphFindsAlmostAll) {
     const Tensor distance = (queries.unsqueeze(1) - store->keys(got.index)).square().sum(-1);
     EXPECT_LT((distance - got.distance).abs().max().item<double>(), 1e-3);
   }
+}
+
+TEST(Search, EveryKeyFindsItselfWhateverThreadAddedIt) {
+  at::manual_seed(6);
+  const TemporaryFolder folder;
+  const int64_t n = 4000;  // more than one block of each of the threads that build the graph
+  const auto store = stored(folder / "d", at::randn({n, 16}), at::zeros({n}, at::kLong));
+  const int before = at::get_num_threads();
+  at::set_num_threads(4);
+  build_graph(store);
+  const Tensor all = at::arange(n, at::kLong);
+  for (const char* kind : {"exact", "graph"}) {
+    const Nearest got = open_search(kind, store)->nearest(store->keys(all), 1);
+    EXPECT_TRUE(got.index.select(1, 0).equal(all)) << kind;
+    EXPECT_LE(got.distance.max().item<double>(), 1e-5) << kind;
+  }
+  at::set_num_threads(before);
 }
 
 TEST(Search, AGraphGoesOnWhenEntriesAreAdded) {
