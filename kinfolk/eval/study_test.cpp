@@ -219,8 +219,7 @@ TEST_F(Studies, RefusesTasksThatCannotBe) {
   refused(head + "data = \"recall:mqar\"\nof = \"b\"\n", "expected the name of a task before it");
   refused(head + "data = \"recall:mqar\"\nof = \"a\"\n", "expected the name of a task before it");
   refused(head + "data = \"recall:mqar\"\nfrom = \"a\"\n", "expected the name of a task before it that is learned");
-  refused(std::string(kTasks) +
-              "[[tasks]]\nname = \"x\"\nchart = \"c\"\ndata = \"recall:mqar\"\nfrom = \"eight\"\n",
+  refused(std::string(kTasks) + "[[tasks]]\nname = \"x\"\nchart = \"c\"\ndata = \"recall:mqar\"\nfrom = \"eight\"\n",
           "expected the name of a task before it that is learned");
   refused(head + "data = \"recall:mqar\"\npairs = 3\n", "expected a known key");
   refused(std::string(kTasks) + "[[tasks]]\nname = \"four\"\nchart = \"c\"\ndata = \"recall:mqar\"\n", "twice");
@@ -228,6 +227,69 @@ TEST_F(Studies, RefusesTasksThatCannotBe) {
               "[[tasks]]\nname = \"x\"\nchart = \"c\"\ndata = \"recall:mqar\"\nof = \"four\"\nlanes = 2\n",
           "nothing is trained");
   refused(std::string(kTasks) + "[[after]]\nname = \"x\"\nmember = \"rope\"\nmode = \"blocks\"\n", "beside [[tasks]]");
+}
+
+TEST_F(Studies, ReadsScaling) {
+  const Study study = read_study(write(R"toml(about = "cost"
+[scaling]
+size = "tiny"
+lengths = [256, 64, 128, 64]
+reference = "rope"
+without = "none"
+fit_from = 64
+rounds = 1
+seconds = 0.5
+[[members]]
+recipe = "rope"
+until = 128
+[[members]]
+recipe = "rope"
+name = "none"
+set = { "layers.0.branches.0.pattern" = "causal & window(1)" }
+)toml"));
+  ASSERT_TRUE(study.scaling);
+  EXPECT_EQ(study.scaling->lengths, (std::vector<int64_t>{64, 128, 256}));
+  EXPECT_EQ(study.scaling->size, "tiny");
+  EXPECT_EQ(study.scaling->reference, "rope");
+  EXPECT_EQ(study.scaling->without, "none");
+  EXPECT_EQ(study.scaling->rounds, 1);
+  EXPECT_EQ(study.scaling->seconds, 0.5);
+  EXPECT_EQ(study.members[0].until, 128);
+  EXPECT_EQ(study.members[1].until, 0);
+  EXPECT_EQ(study_file(study.file), study.file);
+  const Study usual = read_study(write("[scaling]\n[[members]]\nrecipe = \"window\"\n"));
+  EXPECT_EQ(usual.scaling->lengths.front(), 1024);
+  EXPECT_EQ(usual.scaling->lengths.back(), 131072);
+}
+
+TEST_F(Studies, RefusesScalingThatCannotBe) {
+  const std::string rope = "[[members]]\nrecipe = \"rope\"\n";
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+      {"[scaling]\nlenghts = [64]\n" + rope, {"mine.toml:2:", "scaling.lenghts", "did you mean lengths?"}},
+      {"[scaling]\nlengths = [64, 0]\n" + rope, {"mine.toml:2:16", "scaling.lengths[1]", "at least 1"}},
+      {"[scaling]\nseconds = -1\n" + rope, {"mine.toml:2:", "scaling.seconds"}},
+      {"scaling = 3\n" + rope, {"mine.toml:1:", "[scaling]", "a table"}},
+      {"[scaling]\n[study]\nsize = \"tiny\"\n" + rope, {"mine.toml:2:", "[study]", "beside [scaling]"}},
+      {"[scaling]\n" + rope + "[train]\ntokens = 3\n", {"mine.toml:4:", "[train]", "nothing is trained"}},
+      {"[scaling]\n" + rope + "[[after]]\nname = \"x\"\nmember = \"rope\"\nmode = \"blocks\"\n",
+       {"mine.toml:4:", "[after]", "beside [scaling]"}},
+      {"[scaling]\nreference = \"rop\"\n" + rope, {"mine.toml:2:1", "scaling.reference", "did you mean rope?"}},
+      {"[scaling]\nwithout = \"nothing\"\n" + rope, {"mine.toml:2:1", "scaling.without", "found nothing"}},
+      {"[scaling]\n" + rope + "mode = \"stream\"\n", {"mine.toml:2:1", "members[0]", "group, mode"}},
+      {"[scaling]\n" + rope + "unlimited = true\n", {"mine.toml:2:1", "unlimited"}},
+      {"[scaling]\n" + rope + "until = 4096\n", {"mine.toml:2:1", "scaling.fit_from", "at least two", "1 of rope"}},
+      {"[scaling]\nlengths = [64, 128]\n" + rope, {"mine.toml:3:1", "from 4096 on", "found 0 of rope"}},
+      {"[study]\n" + rope + "until = 64\n", {"mine.toml:2:1", "members[0].until", "with [scaling]"}}};
+  for (const auto& [text, parts] : cases) {
+    SCOPED_TRACE(text);
+    try {
+      read_study(write(text));
+      ADD_FAILURE() << "nothing was refused";
+    } catch (const UsageError& error) {
+      for (const auto& part : parts)
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << " in " << error.what();
+    }
+  }
 }
 
 }  // namespace

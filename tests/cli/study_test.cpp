@@ -181,5 +181,82 @@ from = "two"
   EXPECT_FALSE(exists("out2"));
 }
 
+constexpr auto kScaling = R"toml(about = "small layers"
+[scaling]
+size = "size.toml"
+lengths = [128, 64]
+reference = "rope"
+without = "nothing"
+fit_from = 64
+seconds = 0
+rounds = 1
+[[members]]
+recipe = "rope"
+[[members]]
+recipe = "retnet"
+[[members]]
+name = "nothing"
+recipe = "rope"
+set = { "layers.0.branches.0.pattern" = "causal & blocks(1, context, -1)"
+}
+)toml";
+
+TEST_F(StudyProgram, MeasuresLayersByLength) {
+  write("study.toml", kScaling);
+  const ProgramResult ran = run({"compare", "study.toml", "--out", "out"});
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  EXPECT_TRUE(has(ran.out, "| member | time | of the last two lengths | time beyond nothing | memory |")) << ran.out;
+  EXPECT_TRUE(has(ran.out, "out/report.html")) << ran.out;
+  const json report = json::parse(read("out/report.json"));
+  ASSERT_EQ(report["members"].size(), 3u);
+  for (const auto& member : report["members"]) {
+    ASSERT_EQ(member["points"].size(), 2u);
+    EXPECT_EQ(member["points"][0]["length"], 64);
+    EXPECT_GT(member["points"][1]["seconds"].get<double>(), 0);
+    EXPECT_TRUE(member["time"]["exponent"].is_number());
+  }
+  EXPECT_FALSE(report["members"][0].contains("cheaper_from"));
+  EXPECT_TRUE(report["members"][1]["cheaper_from"]["words"].is_string());
+  for (const char* file : {"out/report.html", "out/table.md", "out/time.svg", "out/memory.svg"})
+    EXPECT_TRUE(has(read(file), "retnet")) << file;
+
+  // Other lengths by a flag; flags of training have nothing to do.
+  const ProgramResult longer = run({"compare", "study.toml", "--out", "out", "--lengths", "64,96,160"});
+  ASSERT_EQ(longer.status, 0) << longer.err;
+  EXPECT_EQ(json::parse(read("out/report.json"))["members"][1]["points"].size(), 3u);
+  const auto refused = [&](const std::vector<std::string>& more, const std::vector<std::string>& parts) {
+    std::vector<std::string> all = {"compare", "study.toml", "--out", "out2"};
+    all.insert(all.end(), more.begin(), more.end());
+    expect_refusal(run(all), 2, parts);
+  };
+  refused({"--data", "book.txt"}, {"[--data]", "study of scaling"});
+  refused({"--seeds", "2"}, {"[--seeds]", "study of scaling"});
+  refused({"--tokens", "100"}, {"[--tokens]", "study of scaling"});
+  refused({"--set", "let.window=3"}, {"[--set]", "study of scaling"});
+  refused({"--lengths", "64"}, {"scaling.fit_from", "at least two"});
+  write("study.toml", std::string(kScaling) +
+                          "[[members]]\nname = \"x\"\nrecipe = \"rope\"\nset = { \"let.windw\" = 3, "
+                          "\"layers.0.branches.0.kind\" = \"atention\" }\n");
+  refused({}, {"attention"});
+  EXPECT_FALSE(exists("out2"));
+}
+
+/// Ctrl-C keeps the lengths that were measured.
+TEST_F(StudyProgram, StoppedScalingKeepsWhatWasMeasured) {
+  std::string study = kScaling;
+  study.replace(study.find("[128, 64]"), 9, "[32, 64, 65536]");
+  write("study.toml", study);
+  ProgramChild child(folder, {"compare", "study.toml", "--out", "out"});
+  for (int i = 0; i < 6000 && !has(read("out/report.json"), "\"length\": 64"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  child.send(SIGINT);
+  const ProgramResult ran = child.finish();
+  EXPECT_EQ(ran.status, 130) << ran.err;
+  EXPECT_TRUE(has(ran.err, "stopped at 65536 tokens")) << ran.err;
+  const json report = json::parse(read("out/report.json"));
+  EXPECT_EQ(report["members"][0]["points"].size(), 2u);
+  EXPECT_TRUE(has(ran.out, "| rope |")) << ran.out;
+}
+
 }  // namespace
 }  // namespace kinfolk
