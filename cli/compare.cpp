@@ -12,6 +12,7 @@
 #include "cli/recall.h"
 #include "cli/study.h"
 #include "cli/study_recall.h"
+#include "cli/study_scaling.h"
 #include "cli/training.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/file_writer.h"
@@ -373,11 +374,30 @@ void read_words(CompareFlags& flags, const CLI::App& command) {
     if (file.empty()) continue;
     if (flags.recipes.size() > 1) refuse("[compare] expected a study alone; found ", name, " among several words");
     flags.study = read_study(file);
+    if (flags.study->scaling) return;
     if (command.count("--size") == 0) flags.training.size = flags.study->settings.size;
     if (command.count("--prompt") > 0) {
       refuse("[--prompt] expected recipes, which write a sample each; found the study ", name);
     }
   }
+}
+
+/// A study of scaling trains nothing: of the flags, three have an effect.
+int run_scaling(CompareFlags& flags, const CLI::App& command) {
+  for (const auto* option : command.get_options()) {
+    const std::string name = option->get_lnames().empty() ? "" : "--" + option->get_lnames()[0];
+    if (option->count() == 0 || name.empty() || name == "--out" || name == "--size" || name == "--lengths") continue;
+    refuse("[", name, "] expected none with a study of scaling, which trains nothing; found it");
+  }
+  ScalingSettings& settings = *flags.study->scaling;
+  if (command.count("--size") > 0) settings.size = flags.training.size;
+  if (!flags.lengths.empty()) {
+    settings.lengths = parse_counts(flags.lengths, "--lengths");
+    std::sort(settings.lengths.begin(), settings.lengths.end());
+    settings.lengths.erase(std::unique(settings.lengths.begin(), settings.lengths.end()), settings.lengths.end());
+    check_scaling_lengths(*flags.study);
+  }
+  return compare_scaling(*flags.study, flags.training.out);
 }
 
 }  // namespace
@@ -409,10 +429,16 @@ void add_compare(CLI::App& app, int& status) {
   command->footer(
       "All members get the same bytes in the same order and, within 1 %, the same number of parameters: that of\n"
       "--budget, or of the first member at its size. --out then holds report.html, report.json, and the run of each\n"
-      "member in RECIPE/seed-N. A comparison that was stopped goes on when the same command is given again.\n"
+      "member in RECIPE/seed-N. A comparison that was stopped goes on when the same command is given again. A study\n"
+      "with [scaling] trains nothing: it measures time and memory of a layer by length, with --out, --size, "
+      "--lengths.\n"
       "Example: kinfolk compare rope window deltanet --data BOOK.txt --out runs/first");
   command->callback([flags, command, &status] {
     read_words(*flags, *command);
+    if (flags->study && flags->study->scaling) {
+      status = run_scaling(*flags, *command);
+      return;
+    }
     if (flags->study && !flags->study->tasks.empty()) {
       for (const char* name : {"--data", "--valid", "--lengths", "--score-tokens"}) {
         if (command->count(name) > 0) refuse("[", name, "] expected none with a study of tasks; found it");

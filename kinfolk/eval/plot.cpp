@@ -156,8 +156,9 @@ std::string draw(const Drawn& drawn, const Axis& x, const Axis& y) {
   if (!band.empty()) out += text("<path d=\"", band, back, "z\" fill=\"", colour, "\" fill-opacity=\".18\"/>");
   out +=
       text("<path d=\"", line, "\" fill=\"none\" stroke=\"", colour, "\" stroke-width=\"2\" stroke-linejoin=\"round\"",
-           dashes(drawn.colour), "><title>", escape(drawn.series->name), "</title></path>");
-  const bool marks = static_cast<int64_t>(drawn.points.size()) <= kMostMarks;
+           drawn.series->aside ? " stroke-dasharray=\"2 3\"" : dashes(drawn.colour), "><title>",
+           escape(drawn.series->name), "</title></path>");
+  const bool marks = static_cast<int64_t>(drawn.points.size()) <= kMostMarks && !drawn.series->aside;
   for (const ChartPoint& point : drawn.points) {
     const std::string hover = described(*drawn.series, point);
     if (marks)
@@ -173,6 +174,7 @@ std::string draw(const Drawn& drawn, const Axis& x, const Axis& y) {
 double legend(const std::vector<Drawn>& drawn, double top, double width, std::string& out) {
   double x = kLeft, y = top;
   for (const Drawn& entry : drawn) {
+    if (entry.series->aside) continue;
     const double size = 26 + kLetter * static_cast<double>(valid_utf8(entry.series->name).size()) + 14;
     if (x > kLeft && x + size > width) x = kLeft, y += 18;
     const std::string colour = palette_colour(entry.colour);

@@ -22,6 +22,7 @@ struct ChartSeries {
   std::vector<ChartPoint> points;  // in the order of x; a point that is not finite is skipped
   int64_t colour = -1;             // of the palette; -1 = by its place
   bool band = false;               // low..high as a band instead of error bars
+  bool aside = false;              // dotted, without marks or a place in the legend: what was not measured
 };
 
 struct ChartLevel {  // a dashed line across the chart

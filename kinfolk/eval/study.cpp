@@ -84,13 +84,49 @@ std::vector<Study::Task> tasks_at(const Value& tree) {
     if (!task.of.empty() && (!task.state.empty() || !task.from.empty() || task.tokens > 0 || task.lanes > 0)) {
       wrong(item, path, "neither state nor from nor tokens nor lanes beside `of`: nothing is trained", "one of them");
     }
-    const auto before = std::find_if(out.begin(), out.end(), [&](const auto& other) { return other.name == task.from; });
+    const auto before =
+        std::find_if(out.begin(), out.end(), [&](const auto& other) { return other.name == task.from; });
     if (!task.from.empty() && (before == out.end() || !before->of.empty())) {
       wrong(item, path + ".from", "the name of a task before it that is learned", task.from);
     }
     out.push_back(std::move(task));
   }
   return out;
+}
+
+/// A study of scaling has nothing that is about training: what would have no effect is refused.
+void read_scaling(Study& study, const Value& tree) {
+  const Value* table = tree.find("scaling");
+  for (const auto& [list, key] : {std::pair{&study.members, "members"}, {&study.after, "after"}})
+    for (size_t i = 0; i < list->size() && !table; ++i) {
+      if ((*list)[i].until == 0) continue;
+      refuse((*list)[i].place.text(), "[", key, "[", i, "].until] expected it with [scaling]; found it without");
+    }
+  if (!table) return;
+  for (const char* key : {"study", "train", "after", "tasks"}) {
+    if (const Value* other = tree.find(key)) wrong(*other, key, "none beside [scaling]: nothing is trained", "it");
+  }
+  study.scaling = read_options<ScalingSettings>(table_at(tree, "scaling"), "scaling");
+  auto& lengths = study.scaling->lengths;
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  for (size_t i = 0; i < study.members.size(); ++i) {
+    const auto& entry = study.members[i];
+    if (entry.group.empty() && entry.mode == "auto" && !entry.unlimited) continue;
+    refuse(entry.place.text(), "[members[", i,
+           "]] expected name, recipe, set and until with [scaling]; found group, mode or unlimited");
+  }
+}
+
+/// Names and fits of a study of scaling.
+void check_scaling(const Study& study, const Value& table) {
+  std::vector<std::string> names;
+  for (const auto& entry : study.members) names.push_back(entry.name);
+  for (const auto& [key, name] :
+       {std::pair{"reference", study.scaling->reference}, {"without", study.scaling->without}}) {
+    if (name.empty() || std::find(names.begin(), names.end(), name) != names.end()) continue;
+    wrong(*table.find(key), text("scaling.", key), "the name of a member", name + suggest(name, names));
+  }
 }
 
 void check_entries(Study& study) {
@@ -147,12 +183,13 @@ std::string study_file(const std::string& name) {
     return fs::is_regular_file(file, error) ? file.string() : "";
   }
   if (!fs::is_regular_file(name, error)) return "";  // what is wrong with it is said by who reads recipes
-  return read_toml(name).find("study") ? name : "";
+  const Value tree = read_toml(name);
+  return tree.find("study") || tree.find("scaling") ? name : "";
 }
 
 Study read_study(const std::string& path) {
   const Value tree = read_toml(path);
-  static const std::vector<std::string> known = {"about", "study", "train", "members", "after", "tasks"};
+  static const std::vector<std::string> known = {"about", "study", "train", "members", "after", "tasks", "scaling"};
   for (const auto& [key, value] : *tree.as<Value::Table>())
     if (std::find(known.begin(), known.end(), key) == known.end()) {
       wrong(value, key, "a known key", key + suggest(key, known));
@@ -171,12 +208,30 @@ Study read_study(const std::string& path) {
   study.members = entries_at(tree, "members");
   study.after = entries_at(tree, "after");
   if (study.members.empty()) refuse(path, ": [members] expected at least one [[members]]; found none");
+  read_scaling(study, tree);
   check_entries(study);
+  if (study.scaling) {
+    check_scaling(study, *tree.find("scaling"));
+    check_scaling_lengths(study);
+  }
   study.tasks = tasks_at(tree);
   if (!study.tasks.empty() && !study.after.empty()) {
     refuse(path, ": [after] expected none beside [[tasks]]; found ", study.after[0].name);
   }
   return study;
+}
+
+void check_scaling_lengths(const Study& study) {
+  const auto& lengths = study.scaling->lengths;
+  for (size_t i = 0; i < study.members.size(); ++i) {
+    const auto& entry = study.members[i];
+    const auto fitted = std::count_if(lengths.begin(), lengths.end(), [&](int64_t length) {
+      return length >= study.scaling->fit_from && (entry.until == 0 || length <= entry.until);
+    });
+    if (fitted >= 2) continue;
+    refuse(entry.place.text(), "[scaling.fit_from] expected at least two lengths of each member from ",
+           study.scaling->fit_from, " on, for its exponent; found ", fitted, " of ", entry.name);
+  }
 }
 
 void apply_settings(Value& tree, const Value& set) {

@@ -1,6 +1,7 @@
 // Studies: members to train alike, what is applied to them afterwards, and at which lengths all are measured.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ namespace kinfolk {
 ///   chart = "Recall", axis = "pairs", at = 8
 ///   state = "16Ki"                  # bytes of state, as --state-budget
 ///   from = "pairs_4"                # goes on from the runs of that task: short examples first
+///
+/// A study of scaling has a table [scaling] (see ScalingSettings) instead of [study], and [[members]] alone: nothing is
+/// trained, a layer of each member is measured at every length.
 struct StudySettings {
   std::string size = "tiny", reference;
   int64_t context = 0, windows = 8, last = 0;
@@ -44,6 +48,24 @@ struct StudySettings {
   }
 };
 
+struct ScalingSettings {
+  std::string size = "small", reference, without;
+  std::vector<int64_t> lengths = {1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
+  int64_t fit_from = 4096, rounds = 3;
+  double seconds = 5;
+  template <class V>
+  void fields(V&& visit) {
+    visit("size", size, "name or path of the size whose width and heads the layers have", Check{});
+    visit("lengths", lengths, "tokens; each is the size's context while it is measured", at_least(1));
+    visit("reference", reference, "name of the member that the others are to be cheaper than", Check{});
+    visit("without", without, "name of a member that mixes nothing: what grows beyond it has an exponent of its own",
+          Check{});
+    visit("fit_from", fit_from, "exponents are those of the lengths from this one on", at_least(1));
+    visit("rounds", rounds, "in which the members of a length are run in turns, at least", at_least(1));
+    visit("seconds", seconds, "of all rounds of a length together, about", between(0, 1e6));
+  }
+};
+
 struct Study {
   /// One curve of the report: a member that is trained, or one that is applied to a trained member.
   struct Entry {
@@ -53,6 +75,7 @@ struct Study {
     std::string group;   ///< the chart it stands in
     std::string mode = "auto";
     bool unlimited = false;  ///< of tasks: `state` does not bind it
+    int64_t until = 0;       ///< of scaling: the longest length that it is measured at; 0: all
     Value set;               ///< a table: setting = value
     Place place;
     template <class V>
@@ -63,6 +86,8 @@ struct Study {
       visit("group", group, "chart that it stands in", Check{});
       visit("mode", mode, "how it reads beyond the trained length", one_of({"auto", "stream", "blocks"}));
       visit("unlimited", unlimited, "with tasks: a member whose state is left as it is, to set the others against");
+      visit("until", until, "with [scaling]: measured up to this length, beyond it extrapolated; 0: measured at all",
+            at_least(0));
     }
   };
   /// A task that all members learn, or one that those of another task are asked afterwards: a point of a chart.
@@ -90,7 +115,8 @@ struct Study {
   std::string name;  ///< of the file
   std::string file, about;
   StudySettings settings;
-  Value train;  ///< a table of training settings
+  std::optional<ScalingSettings> scaling;  ///< of a study of scaling
+  Value train;                             ///< a table of training settings
   std::vector<Entry> members, after;
   std::vector<Task> tasks;
 };
@@ -99,6 +125,8 @@ struct Study {
 std::string study_file(const std::string& name_or_path);
 /// Throws UsageError "file:line:column: ..." for what is malformed, unknown, doubled or missing.
 Study read_study(const std::string& path);
+/// Of a study of scaling, also with lengths from elsewhere: refuses fewer than two fitted lengths of a member.
+void check_scaling_lengths(const Study& study);
 /// `set` applied to the tree of a recipe; errors name the place in the study.
 void apply_settings(Value& tree, const Value& set);
 /// The same as what follows --set: `key=value`.
