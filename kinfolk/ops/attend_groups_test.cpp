@@ -189,6 +189,31 @@ TEST(AttendGroups, CentroidsTakeTheNearest) {
       }
 }
 
+TEST(AttendGroups, OfEquallyNearTokensTheEarlierAreTaken) {
+  const int64_t N = 5000;
+  const Tensor even = normal({1, 1, 1, N}, 4), ties = (even * 3).round(), far = even.clone();
+  far.view({-1})[77] = 1e30;  // all others in one range
+  const Tensor lost = at::full_like(even, std::nan(""));
+  for (const auto& [name, given] : {std::pair{"even", even},
+                                    {"ties", ties},
+                                    {"far", far},
+                                    {"equal", at::ones_like(even)},
+                                    {"infinite", far * 1e300},
+                                    {"lost", lost}})
+    for (const auto type : {at::kFloat, at::kDouble})
+      for (const int64_t top : {1, 100, 4999}) {
+        const Tensor affinity = given.to(type);
+        GroupPlan plan;
+        top_groups(affinity, affinity, whole(1, N), top, plan);
+        const TokenGroups& got = plan.each[0];
+        ASSERT_EQ(got.groups[0].queries, static_cast<int32_t>(got.query.size()));
+        if (std::string(name) == "lost") continue;  // any, as long as the lists are whole
+        const Tensor order = std::get<1>(at::sort(affinity.view({-1}), true, 0, true)).narrow(0, 0, top);
+        const Tensor want = std::get<0>(at::sort(order));
+        EXPECT_TRUE(at::tensor(got.query).to(at::kLong).equal(want)) << name << " " << type << " " << top;
+      }
+}
+
 TEST(AttendGroups, LargeGroupsGoInTiles) {
   // Groups of 150 to 400 tokens: several tiles of queries and of keys.
   const int64_t N = 1000, d = 16;

@@ -1,4 +1,5 @@
 // Which tokens meet: the groups of LSH and of routing.
+#include <cmath>
 #include <numeric>
 
 #include "kinfolk/core/errors.h"
@@ -95,19 +96,76 @@ std::pair<int32_t, int64_t> cut_round(TokenGroups& out, const std::vector<int32_
   return {first, chunks};
 }
 
-/// The first `count` of `tokens` by affinity, in order.
-std::vector<int32_t> best_tokens(const std::vector<int32_t>& tokens, int64_t count, const double* affinity) {
-  std::vector<int32_t> out = tokens;
-  const auto better = [&](int32_t a, int32_t b) {
-    const double x = affinity[a], y = affinity[b];
-    return x != y ? x > y : a < b;
-  };
-  if (count < static_cast<int64_t>(out.size())) {
-    std::nth_element(out.begin(), out.begin() + count, out.end(), better);
-    out.resize(static_cast<size_t>(count));
-    std::sort(out.begin(), out.end());
+/// The first `count` of `tokens` by affinity, of equal ones the earlier, in order of tokens.
+template <class T>
+class BestTokens {
+ public:
+  void append(const std::vector<int32_t>& tokens, int64_t count, const T* affinity, std::vector<int32_t>& out) {
+    if (count >= static_cast<int64_t>(tokens.size())) {
+      out.insert(out.end(), tokens.begin(), tokens.end());
+      return;
+    }
+    const Entry last = last_of(tokens, count, affinity);
+    for (const int32_t t : tokens)
+      if (!better(last, {affinity[t], t})) out.push_back(t);
   }
-  return out;
+
+ private:
+  struct Entry {
+    T value;
+    int32_t token;
+  };
+  static bool better(const Entry& a, const Entry& b) {
+    return a.value != b.value ? a.value > b.value : a.token < b.token;
+  }
+
+  /// The worst that is taken. Values are counted in ranges of equal width, and only those in its range are ordered.
+  Entry last_of(const std::vector<int32_t>& tokens, int64_t count, const T* affinity) {
+    constexpr int64_t kRanges = 1024;
+    T low = affinity[tokens[0]], high = low;
+    for (const int32_t t : tokens) low = std::min(low, affinity[t]), high = std::max(high, affinity[t]);
+    const T width = high - low;
+    const T scale = width > 0 && std::isfinite(width) ? static_cast<T>(kRanges - 1) / width : 0;
+    const auto range = [&](T value) {  // grows with the value
+      return static_cast<int64_t>(std::min(std::max(T(0), (value - low) * scale), static_cast<T>(kRanges - 1)));
+    };
+    counts_.assign(kRanges, 0);
+    for (const int32_t t : tokens) ++counts_[static_cast<size_t>(range(affinity[t]))];
+    int64_t at = kRanges - 1, left = count;
+    while (left > counts_[static_cast<size_t>(at)]) left -= counts_[static_cast<size_t>(at--)];
+    within_.clear();
+    for (const int32_t t : tokens)
+      if (range(affinity[t]) == at) within_.push_back({affinity[t], t});
+    std::nth_element(within_.begin(), within_.begin() + (left - 1), within_.end(), better);
+    return within_[static_cast<size_t>(left - 1)];
+  }
+
+  std::vector<int64_t> counts_;
+  std::vector<Entry> within_;
+};
+
+/// The groups of one lane and head; affinities [K, L].
+template <class T>
+void fill_top(TokenGroups& out, const std::vector<std::vector<int32_t>>& lane, const Tensor& of_queries,
+              const Tensor& of_keys, bool shared, int64_t top) {
+  const int64_t K = of_queries.size(0), L = of_queries.size(1);
+  const T *queries = of_queries.const_data_ptr<T>(), *keys = of_keys.const_data_ptr<T>();
+  BestTokens<T> best;
+  for (const auto& tokens : lane) {
+    const auto n = static_cast<int64_t>(tokens.size());
+    const int64_t w = std::min(n, top > 0 ? top : (n + K - 1) / K);
+    for (int64_t c = 0; c < K; ++c) {
+      const auto query = static_cast<int32_t>(out.query.size()), key = static_cast<int32_t>(out.key.size());
+      best.append(tokens, w, queries + c * L, out.query);
+      if (shared) {
+        out.key.insert(out.key.end(), out.query.begin() + query, out.query.end());
+      } else {
+        best.append(tokens, w, keys + c * L, out.key);
+      }
+      const auto since = [](const auto& list, int32_t first) { return static_cast<int32_t>(list.size()) - first; };
+      out.groups.push_back({query, since(out.query, query), key, since(out.key, key)});
+    }
+  }
 }
 
 }  // namespace
@@ -191,29 +249,20 @@ void top_groups(const Tensor& of_queries, const Tensor& of_keys, const Sequences
          of_keys.sizes());
   }
   if (top < 0) fail("[attend_groups.top] expected at least 0; found ", top);
-  const int64_t K = of_queries.size(2), L = of_queries.size(3);
+  const int64_t L = of_queries.size(3);
   begin_plan(plan, of_queries.sizes(), L, sequences);
   plan.rounds = 1;
   const bool shared = of_queries.is_same(of_keys);
+  const bool single = of_queries.scalar_type() == at::kFloat && of_keys.scalar_type() == at::kFloat;
   fill_each(plan, sequences, [&](TokenGroups& out, const auto& lane, int64_t i) {
     const auto one = [&](const Tensor& all) {
-      return all[i / plan.heads][i % plan.heads].to(at::kCPU, at::kDouble).contiguous();
+      return all[i / plan.heads][i % plan.heads].to(at::kCPU, single ? at::kFloat : at::kDouble).contiguous();
     };
     const Tensor a = one(of_queries), b = shared ? a : one(of_keys);
-    const double *queries = a.const_data_ptr<double>(), *keys = b.const_data_ptr<double>();
-    for (const auto& tokens : lane) {
-      const auto n = static_cast<int64_t>(tokens.size());
-      const int64_t w = std::min(n, top > 0 ? top : (n + K - 1) / K);
-      for (int64_t c = 0; c < K; ++c) {
-        KeyGroup group;
-        group.query = static_cast<int32_t>(out.query.size()), group.key = static_cast<int32_t>(out.key.size());
-        group.queries = group.keys = static_cast<int32_t>(w);
-        const auto asking = best_tokens(tokens, w, queries + c * L);
-        const auto asked = shared ? asking : best_tokens(tokens, w, keys + c * L);
-        out.query.insert(out.query.end(), asking.begin(), asking.end());
-        out.key.insert(out.key.end(), asked.begin(), asked.end());
-        out.groups.push_back(group);
-      }
+    if (single) {
+      fill_top<float>(out, lane, a, b, shared, top);
+    } else {
+      fill_top<double>(out, lane, a, b, shared, top);
     }
     out.token_of = out.query;
     out.slot.resize(out.query.size());
@@ -235,8 +284,13 @@ Tensor combine_groups(const Tensor& read, const GroupPlan& plan, bool mean) {
       ++counts[i * L + of[s]];
     }
   }
-  const Tensor index = token.to(read.device()).unsqueeze(-1).expand({B, H, S, e});
-  const Tensor sum = at::zeros({B, H, L + 1, e}, read.options()).scatter_add(2, index, read).narrow(2, 0, L);
+  // Rows of one table: a row is then added as it lies.
+  token += (at::arange(B * H, whole) * (L + 1)).view({B, H, 1});
+  const Tensor index = token.view({-1, 1}).to(read.device()).expand({B * H * S, e});
+  const Tensor sum = at::zeros({B * H * (L + 1), e}, read.options())
+                         .scatter_add(0, index, read.reshape({-1, e}))
+                         .view({B, H, L + 1, e})
+                         .narrow(2, 0, L);
   if (!mean) return sum;
   return sum / count.clamp_min(1).to(read.options()).unsqueeze(-1);
 }
