@@ -6,7 +6,7 @@
 namespace kinfolk {
 namespace {
 
-constexpr auto kInputs = "x", kAt = "at", kDocument = "document";
+constexpr auto kInputs = "x", kKeys = "k", kValues = "v", kAt = "at", kDocument = "document";
 
 /// The smallest range [first, second) of columns that holds every true of bool [B, S]; [S, S) when there is none.
 std::pair<int64_t, int64_t> filled_columns(const Tensor& wanted) {
@@ -34,6 +34,9 @@ Segment::Segment(const Options& options, const Context& context)
     fail("[", context.path, ".start] expected empty with a pattern that looks at positions themselves; found zeros, ",
          "whose keys stand before position 0");
   }
+  if (keeps_keys() && options.start == "zeros") {
+    fail("[", context.path, ".start] expected empty with keep keys, which has no inputs of zeros; found zeros");
+  }
   capacity_ = options.reach == "same" ? options.memory - 1 : options.memory + options.segment - 1;
   if (heads_.horizon >= 0) capacity_ = std::min(capacity_, std::max<int64_t>(heads_.horizon - 1, 0));
 }
@@ -60,7 +63,12 @@ int64_t Segment::seen(int64_t position) const {
 State Segment::start(int64_t batch, at::TensorOptions like) const {
   const auto whole = like.dtype(at::kLong);
   State state;
-  state.tensors[kInputs] = at::zeros({batch, capacity_, width_}, like);
+  if (keeps_keys()) {
+    for (const char* name : {kKeys, kValues})
+      state.tensors[name] = at::zeros({batch, heads_.groups, capacity_, heads_.width}, like);
+  } else {
+    state.tensors[kInputs] = at::zeros({batch, capacity_, width_}, like);
+  }
   Tensor at = at::full({capacity_}, -1, whole);
   if (options_.start == "zeros") at = (at::arange(capacity_, whole) + (options_.memory - capacity_)).clamp_min(-1);
   state.tensors[kAt] = at.repeat({batch, 1});
@@ -77,7 +85,8 @@ std::string Segment::truncate(State& state, int64_t lane, int64_t position, int6
   if (auto why = missing(at, lane, from + shift, position + shift); !why.empty()) return why;
   const Tensor left = emptied(at, lane, position + shift);
   const Newest order(left, capacity_, true);
-  state.tensors[kInputs] = order.keep(state.tensors.at(kInputs), 1);
+  for (auto& [name, tensor] : state.tensors)
+    if (name != kAt && name != kDocument) tensor = order.keep(tensor, keeps_keys() ? 2 : 1);
   state.tensors[kDocument] = order.keep(state.tensors.at(kDocument), 1);
   state.tensors[kAt] = order.keep(left, 1);
   return "";
@@ -91,13 +100,28 @@ Read Segment::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* stat
   auto& kept = state->tensors;
 
   const Tensor position = valid_positions(pass);
-  const Tensor x = at::cat({kept.at(kInputs).to(fresh.x.scalar_type()), fresh.x}, 1);  // [B, C + L, D]
+  const auto joined = [&](const char* name, const Tensor& own, int64_t dim) {
+    return at::cat({kept.at(name).to(own.scalar_type()), own}, dim);
+  };
+  Tensor x, k, v;
+  if (keeps_keys()) {
+    k = joined(kKeys, fresh.k, 2), v = joined(kValues, fresh.v, 2);  // [B, G, C + L, d]
+  } else {
+    x = joined(kInputs, fresh.x, 1);  // [B, C + L, D]
+  }
   Keys all;
   all.at = at::cat({kept.at(kAt), at::where(position.lt(0), position, position + shift)}, 1);  // [B, C + L]
   all.document = at::cat({kept.at(kDocument), documents(pass)}, 1);
   if (state != &whole) {
     const Newest newest(all.at, capacity_, pass.valid.defined() && !pass.valid.all().item<bool>());
-    kept[kInputs] = newest.keep(x, 1).to(kept.at(kInputs).scalar_type());
+    const auto keep = [&](const char* name, const Tensor& all, int64_t dim) {
+      kept[name] = newest.keep(all, dim).to(kept.at(name).scalar_type());
+    };
+    if (keeps_keys()) {
+      keep(kKeys, k, 2), keep(kValues, v, 2);
+    } else {
+      keep(kInputs, x, 1);
+    }
     kept[kAt] = newest.keep(all.at, 1);
     kept[kDocument] = newest.keep(all.document, 1);
   }
@@ -108,8 +132,13 @@ Read Segment::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* stat
   const auto look = [&](std::vector<Keys> keys) { return eyes.look(fresh.q, std::move(keys), {.shift = shift}); };
 
   /// Columns [first, C + L): kept inputs are projected, the call's own keys are there already.
+  const int64_t width = all.at.size(1);
   const auto with_fresh = [&](int64_t first) {
-    Keys keys = columns(all, first, x.size(1));
+    Keys keys = columns(all, first, width);
+    if (keeps_keys()) {
+      keys.k = k.slice(2, first), keys.v = v.slice(2, first);
+      return keys;
+    }
     keys.k = fresh.k;
     keys.v = fresh.v;
     if (first < capacity_) {
@@ -131,9 +160,12 @@ Read Segment::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* stat
   const auto [first, last] = filled_columns(seen.logical_and(all.at.lt(begin.amax(1, true))));
   if (first == last) return look({live});
   Keys past = columns(all, first, last);
-  const Eyes::KeyValue old = eyes.project(x.narrow(1, first, last - first).detach());
-  past.k = old.k;
-  past.v = old.v;
+  if (keeps_keys()) {
+    past.k = k.slice(2, first, last).detach(), past.v = v.slice(2, first, last).detach();
+  } else {
+    const Eyes::KeyValue old = eyes.project(x.narrow(1, first, last - first).detach());
+    past.k = old.k, past.v = old.v;
+  }
   past.until = begin;
   return look({past, live});
 }

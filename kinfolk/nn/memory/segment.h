@@ -13,11 +13,14 @@ namespace kinfolk {
 /// State: the branch's inputs x [B, C, D], at int64 [B, C] (-1: empty), document int64 [B, C], newest at the right end,
 /// C = M + N - 1 ("same": M - 1), at most the pattern's horizon - 1, all of it allocated at the start. The kept
 /// inputs are projected anew in each call, with the weights of that call.
+/// keep "keys": instead of x the state holds k, v [B, G, C, d] as they were made, before the QkSteps: the same numbers
+/// as long as the weights are the same, and no gradient to the projections from before s. A step costs nothing for
+/// what is remembered but its read; the state is 2 G d / D times as large (twice with as many groups as heads).
 /// start "zeros": M attended rows of zeros stand before position 0 (for imported models); `at` then counts from M.
 struct Segment : Memory {
   struct Options {
     int64_t segment = 64, memory = 64;
-    std::string reach = "segment", start = "empty";
+    std::string reach = "segment", start = "empty", keep = "inputs";
     template <class V>
     void fields(V&& visit) {
       visit("segment", segment, "tokens of a segment N", at_least(1));
@@ -26,6 +29,10 @@ struct Segment : Memory {
             one_of({"segment", "same"}));
       visit("start", start, "what stands before the first token: nothing, or M attended rows of zeros",
             one_of({"empty", "zeros"}));
+      visit("keep", keep,
+            "what is kept of a token: its inputs, which each call projects anew, or its keys and values, which take "
+            "more memory and make steps faster",
+            one_of({"inputs", "keys"}));
     }
   };
   Segment(const Options& options, const Context& context);
@@ -37,6 +44,8 @@ struct Segment : Memory {
   std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest) const override;
 
  private:
+  bool keeps_keys() const { return options_.keep == "keys"; }
+
   Options options_;
   Heads heads_;
   int64_t width_, capacity_;

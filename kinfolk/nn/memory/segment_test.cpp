@@ -169,8 +169,47 @@ TEST(Segment, ZerosAreAttendedRows) {
   EXPECT_LE(distance(run(*branch, {x}, {1, 1}), want), 1e-12);
 }
 
+TEST(Segment, KeptKeysReadAsKeptInputs) {
+  const std::string kKept = ", keep = \"keys\"";
+  const int64_t length = 19;
+  const Sequence s{normal({2, length, 8}, 3)};
+  for (const std::string& more : {std::string(), kSame})
+    for (const std::string steps : {"qk = [\"rope\"]", "qk = [\"xl_bias\"]\nscore = [\"xl\"]"}) {
+      const auto inputs = make_attention(memory(4, 6, more) + steps, 8, 2);
+      const auto keys = make_attention(memory(4, 6, more + kKept) + steps, 8, 2);
+      const Outcome whole = run_with_gradients(*keys, s, {length});
+      EXPECT_LE(distance(run(*inputs, s, {length}), whole.out), 1e-12) << more << steps;
+      for (const auto& calls : std::vector<std::vector<int64_t>>{{7, 12}, {1, 2, 3, 13}, {4, 4, 4, 4, 3}}) {
+        EXPECT_LE(distance(run(*inputs, s, calls), whole.out), 1e-12) << more << steps;
+        expect_same(run_with_gradients(*keys, s, calls), whole, more + steps);
+      }
+      const at::NoGradGuard guard;
+      State state = keys->start(2, real()), other = inputs->start(2, real());
+      keys->eval(), inputs->eval();
+      EXPECT_LE(distance(run(*keys, s, std::vector<int64_t>(length, 1), &state),
+                         run(*inputs, s, std::vector<int64_t>(length, 1), &other)),
+                1e-12);
+      EXPECT_EQ(state.tensors.at("k").nbytes() + state.tensors.at("v").nbytes(), 2 * other.tensors.at("x").nbytes());
+    }
+}
+
+TEST(Segment, KeptKeysGoBackAsKeptInputsDo) {
+  const auto branch = make_attention(memory(4, 6, ", keep = \"keys\""), 8, 2);
+  const at::NoGradGuard guard;
+  const Sequence s{normal({1, 15, 8}, 3)}, back{s.x.narrow(1, 0, 13)};
+  State went = branch->start(1, real()), straight = branch->start(1, real());
+  run(*branch, s, {15}, &went);
+  ASSERT_EQ(branch->memory->truncate(went, 0, 13, 15), "");
+  run(*branch, back, {13}, &straight);
+  for (const char* name : {"k", "v"}) {  // what lies before was dropped
+    EXPECT_EQ(distance(went.tensors.at(name).slice(2, 2), straight.tensors.at(name).slice(2, 2)), 0) << name;
+  }
+  EXPECT_TRUE(went.tensors.at("at").slice(1, 2).equal(straight.tensors.at("at").slice(1, 2)));
+}
+
 TEST(Segment, RefusesAPatternThatSeesTheFuture) {
   EXPECT_THROW(make_attention(memory(4, 4) + "pattern = \"full\"", 8, 2), Error);
+  EXPECT_THROW(make_attention(memory(4, 4, kZeros + ", keep = \"keys\""), 8, 2), Error);
 }
 
 TEST(Segment, ReachAndTraits) {
