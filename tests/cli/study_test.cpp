@@ -197,7 +197,7 @@ recipe = "retnet"
 [[members]]
 name = "nothing"
 recipe = "rope"
-set = { "layers.0.branches.0.pattern" = "causal & blocks(1, context, -1)"
+set = { "layers.0.branches.0.pattern" = "distance(context, any)"
 }
 )toml";
 
