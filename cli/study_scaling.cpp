@@ -48,7 +48,8 @@ void measure(const Study& study, int64_t length, ScalingReport& report, const st
     width = size.width;
   }
   Turns turns;
-  turns.seconds = study.scaling->seconds, turns.least = study.scaling->rounds, turns.once = HUGE_VAL;
+  turns.seconds = study.scaling->seconds, turns.least = study.scaling->rounds, turns.once = HUGE_VAL,
+  turns.settle = true;
   const auto points = measure_layers(layers, length, width, turns, [&](size_t layer) { note(which[layer]); });
   for (size_t i = 0; i < which.size(); ++i) report.curves[which[i]].points.push_back(points[i]);
 }

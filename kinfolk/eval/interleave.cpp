@@ -60,6 +60,7 @@ Interleaved interleave(const std::vector<std::function<void()>>& runs, const Tur
                                              std::max(turns.least, turns.most));
   for (int64_t round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < runs.size(); ++i) {
+      if (turns.settle) runs[i]();
       out.seconds[i].push_back(timed(runs[i], repeats[i]));
       if (turns.note) turns.note(round * static_cast<int64_t>(runs.size()) + static_cast<int64_t>(i) + 1, rounds);
     }

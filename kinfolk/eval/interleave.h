@@ -19,6 +19,7 @@ struct Turns {
   int64_t most = 25;       ///< rounds
   double shortest = 2e-3;  ///< a run is repeated within its turn until the turn takes this long, in seconds
   double once = 4;         ///< where the first round takes longer than this, it is the only one, in seconds
+  bool settle = false;     ///< each turn begins with a run that is not timed: it takes back what others took of caches
   bool wall = false;       ///< wall time instead of CPU time: for several threads on a quiet machine
   std::function<void(int64_t done, int64_t rounds)> note = {};  ///< called after each turn, in turns
 };

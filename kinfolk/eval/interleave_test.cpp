@@ -29,6 +29,15 @@ TEST(Interleave, TurnsAlternate) {
   EXPECT_EQ(order, "ABABABAB");
 }
 
+TEST(Interleave, SettledTurnsBeginWithARunThatIsNotTimed) {
+  std::string order;
+  Turns turns;
+  turns.least = 2, turns.most = 2, turns.shortest = 0, turns.settle = true;
+  const Interleaved got = interleave({[&] { order += 'A'; }, [&] { order += 'B'; }}, turns);
+  EXPECT_EQ(order, "ABAABBAABB");
+  EXPECT_EQ(got.rounds(), 2);
+}
+
 TEST(Interleave, RatioAndTimesOfWhatTakesThreeTimesAsLong) {
   Turns turns;
   turns.seconds = 0.1;

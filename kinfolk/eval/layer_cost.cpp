@@ -2,13 +2,11 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "kinfolk/core/errors.h"
 #include "kinfolk/eval/bench_run.h"
 
 namespace kinfolk {
 
-LayerCost::LayerCost(const Recipe& recipe, Size size) {
-  size.depth = 1;
+LayerCost::LayerCost(const Recipe& recipe, const Size& size) {
   model_ = Model::make(recipe, size, 1);
   for (const auto& part : model_->modules(false))
     if (!mixer_) mixer_ = std::dynamic_pointer_cast<Branch>(part);

@@ -16,7 +16,7 @@ namespace kinfolk {
 class LayerCost {
  public:
   /// Throws UsageError for a recipe that cannot be built at this size.
-  LayerCost(const Recipe& recipe, Size size);
+  LayerCost(const Recipe& recipe, const Size& size);
   /// Forward and backward of x [1, L, D], and of `by` [1, L, D], the gradient of the output.
   void run(const Tensor& x, const Tensor& by);
 
