@@ -44,7 +44,8 @@ std::vector<Tensor> lsh(const Arguments& a) {
   }
   Cut cut{.chunk = a.integer("chunk"), .same = a.flag("same"), .by_code = a.flag("by_bucket")};
   cut.wrap = wrap == "none" ? Cut::Wrap::none : wrap == "round" ? Cut::Wrap::round : Cut::Wrap::all;
-  const int64_t asked = a.integer("buckets"), most = 4 * rotations.size(4) * rotations.size(4);
+  const int64_t asked = a.integer("buckets"), columns = rotations.size(4);
+  const int64_t most = rotations.size(2) > 1 ? 4 * columns * columns : 2 * columns;
   const Tensor code = angular_hash(qk, rotations, all, [&](int64_t tokens) {
     if (asked > 0) return asked;
     int64_t n = 2;

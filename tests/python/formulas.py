@@ -53,3 +53,26 @@ def short_conv(x, weight, bias, state):
     past = torch.cat([state, x.transpose(1, 2)], 2)  # [B, D, W - 1 + L]
     out = torch.nn.functional.conv1d(past, weight[:, None], bias, groups=x.shape[2])
     return torch.nn.functional.silu(out).transpose(1, 2), past[:, :, x.shape[1]:]
+
+
+def lsh_attend(qk, v, rotations, chunk, buckets, causal=True):
+    """Softmax over all tokens that share a bucket in some round, keys of length 1, not the own one; chunks hold all."""
+    x = torch.einsum("bhld,hrdm->bhrlm", qk, rotations[:, :, 0, :, :buckets // 2])
+    code = torch.cat([x, -x], -1).argmax(-1)  # [B, H, R, L]
+    sees = (code[..., :, None] == code[..., None, :]).any(2)
+    d = distances(qk.shape[2], qk.shape[2])
+    sees = sees & (d != 0) & ((d > 0) if causal else True)
+    out, lse = attention(qk, qk / qk.norm(dim=-1, keepdim=True), v, sees)
+    return [torch.where(lse.isinf()[..., None], v, out)]
+
+
+def routed_attend(q, k, v, centroids, top, causal=True):
+    """Each centroid lets the nearest queries meet the nearest keys; what several read for a token is averaged."""
+    total, count, length = torch.zeros_like(v), torch.zeros(*v.shape[:3], 1, dtype=v.dtype), q.shape[2]
+    for centroid in centroids.unbind(1):  # [H, d]
+        asks, asked = (torch.zeros(q.shape[:3], dtype=torch.bool).scatter(
+            2, (x * centroid[:, None]).sum(-1).topk(min(top, length)).indices, True) for x in (q, k))
+        sees = asked[:, :, None] & ((distances(length, length) >= 0) if causal else True)
+        total = total + attention(q, k, v, sees)[0] * asks[..., None]
+        count = count + asks[..., None]
+    return [total / count.clamp(min=1)]

@@ -25,6 +25,7 @@ import formulas
 torch.ops.load_library(os.environ["KINFOLK_LIBRARY"])
 kinfolk = torch.ops.kinfolk
 OPERATORS = ["attend", "scan_decay", "scan_delta", "scan_selective", "short_conv"]
+GROUPED = ["lsh_attend", "routed_attend"]
 
 
 def draw(*sizes, dtype=torch.float32):
@@ -42,6 +43,15 @@ def case(name, length, dtype=torch.float32):
     def new(*sizes):
         return draw(*sizes, dtype=dtype)
 
+    if name == "lsh_attend":
+        # One chunk: all tokens of a bucket meet.
+        rotations = torch.randn(3, 2, 1, 16, 2, dtype=torch.float64).to(dtype)
+        return ((new(2, 3, length, 16), new(2, 3, length, 8), rotations), {"chunk": max(length, 1), "buckets": 4},
+                formulas.lsh_attend)
+    if name == "routed_attend":
+        centroids = torch.randn(3, 4, 16, dtype=torch.float64).to(dtype)
+        return ((new(2, 3, length, 16), new(2, 3, length, 16), new(2, 3, length, 8), centroids), {"top": 9},
+                formulas.routed_attend)
     if name == "attend":
         sees = formulas.distances(length, length) >= 0
         return attend_case(length, dtype=dtype), {}, lambda q, k, v: formulas.attention(q, k, v, sees)
@@ -98,7 +108,7 @@ class Checked(unittest.TestCase):
         of = leaves(args, kwargs)
         results = run(*args, **kwargs)
         exact = {id(t): t.detach().double().requires_grad_(True) for t in of}
-        double = [exact.get(id(t), t) for t in args]
+        double = [exact.get(id(t), t.double() if isinstance(t, torch.Tensor) else t) for t in args]
         want = formula(*double, **{n: exact.get(id(t), t) for n, t in kwargs.items() if n != "silu"})
         for got, expected in zip(results, want):
             self.near(got, expected, tolerance, what)
@@ -113,6 +123,41 @@ class Values(Checked):
                 for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.04)):
                     args, kwargs, formula = case(name, length, dtype)
                     self.same(getattr(kinfolk, name), formula, args, kwargs, tolerance, f"{name} {length} {dtype}")
+
+    def test_grouped(self):
+        """Who meets whom follows from numbers: half types, which move them, are tested below."""
+        for name in GROUPED:
+            for length in (1, 37, 70):
+                for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+                    args, kwargs, formula = case(name, length, dtype)
+                    for causal in (True, False):
+                        self.same(lambda *a, **k: [getattr(kinfolk, name)(*a, **k)], formula, args,
+                                  {**kwargs, "causal": causal}, tolerance, f"{name} {length} {dtype} {causal}")
+        for name in GROUPED:
+            args, kwargs, _ = case(name, 37)
+            low = getattr(kinfolk, name)(*(t.bfloat16() for t in args), **kwargs)
+            rounded = getattr(kinfolk, name)(*(t.bfloat16().float() for t in args), **kwargs)
+            self.assertEqual(low.dtype, torch.bfloat16)
+            self.near(low, rounded, 0.04, name)
+            turned = [t.detach().transpose(-1, -2).contiguous().transpose(-1, -2) for t in args]
+            self.near(getattr(kinfolk, name)(*turned, **kwargs), getattr(kinfolk, name)(*args, **kwargs), 1e-6, name)
+            empty, more, _ = case(name, 0)
+            self.assertEqual(getattr(kinfolk, name)(*empty, **more).shape, empty[1].shape[:3] + (8,))
+
+    def test_grouped_lanes(self):
+        """Tokens that are not valid, and other documents, move nobody."""
+        for name in GROUPED:
+            args, kwargs, _ = case(name, 30)
+            run, split = getattr(kinfolk, name), 13
+            document = (torch.arange(30) >= split).long().expand(2, 30)
+            both = run(*args, **kwargs, document=document)
+            for part in (slice(0, split), slice(split, 30)):
+                alone = run(*(t[:, :, part] if t.dim() == 4 else t for t in args), **kwargs)
+                self.near(both[:, :, part], alone, 1e-6, name)
+            valid = (torch.arange(30) < split).expand(2, 30)
+            masked = run(*args, **kwargs, valid=valid)
+            self.near(masked[:, :, :split], both[:, :, :split], 1e-6, name)
+            self.assertEqual(masked[:, :, split:].abs().max(), 0)
 
     def test_not_contiguous(self):
         for name in OPERATORS:
@@ -288,8 +333,11 @@ class Captured(Checked):
     """In a captured graph an operator is one node, and so is its backward pass."""
 
     def more_cases(self):
-        for name in OPERATORS:
+        for name in OPERATORS + GROUPED:
             yield name, *case(name, 19)[:2]
+        q, k, v, centroids = case("routed_attend", 19)[0]
+        yield "routed_attend", (q, None, v, centroids), {"valid": torch.rand(2, 19) > 0.3, "mean": False}
+        yield "lsh_attend", case("lsh_attend", 19)[0], {"chunk": 4, "same": False, "wrap": "all", "once": False}
         table, rows = draw(4, 12), draw(1, 5, 16)
         yield "attend", (*attend_case(5, 19), "causal & (window(4) | stride(6))"), {"table": table, "relative": rows}
         yield "attend", attend_case(19), {"band_q": [draw(2, 4, 19, 16)], "band_k": [draw(2, 2, 19, 16)],
@@ -301,7 +349,7 @@ class Captured(Checked):
             torch.library.opcheck(getattr(kinfolk, name).default, args, kwargs)
 
     def test_opcheck_of_the_smallest(self):
-        for name in OPERATORS:
+        for name in OPERATORS + GROUPED:
             for length in (0, 1):
                 args, kwargs, _ = case(name, length)
                 torch.library.opcheck(getattr(kinfolk, name).default, args, kwargs,
@@ -310,9 +358,12 @@ class Captured(Checked):
     def test_compile(self):
         for name, args, kwargs in self.more_cases():
             run = getattr(kinfolk, name)
+            torch._dynamo.reset()  # a case is no variant of the one before
             compiled = torch.compile(lambda *a, **k: run(*a, **k), fullgraph=True, backend="aot_eager")
             of = leaves(args, kwargs) + list(kwargs.get("band_q", [])) + list(kwargs.get("band_k", []))
             results, want = compiled(*args, **kwargs), run(*args, **kwargs)
+            if name in GROUPED:
+                results, want = [results], [want]
             for got, expected in zip(results, want):
                 self.assertTrue(torch.equal(got, expected), name)
                 self.assertEqual(got.stride(), expected.stride(), name)
@@ -340,7 +391,7 @@ class Captured(Checked):
             self.assertTrue(torch.equal(got, want))
 
     def test_export(self):
-        for name in OPERATORS:
+        for name in OPERATORS + GROUPED:
             args, kwargs, _ = case(name, 19)
 
             class Module(torch.nn.Module):
@@ -391,9 +442,10 @@ class Captured(Checked):
         self.near(last, torch.autograd.grad(kinfolk.attend(q, k, v)[0].sum(), v)[0], 1e-6)
 
     def test_no_second_derivative(self):
-        for name in OPERATORS:
+        for name in OPERATORS + GROUPED:
             args, kwargs, _ = case(name, 9)
-            out = getattr(kinfolk, name)(*args, **kwargs)[0]
+            out = getattr(kinfolk, name)(*args, **kwargs)
+            out = out if name in GROUPED else out[0]
             with self.assertRaisesRegex(RuntimeError, "one derivative|first derivatives"):
                 torch.autograd.grad(out.sum(), args[0], create_graph=True)
 
