@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench_approximate.h"
 #include "cli/bench_retrieve.h"
 #include "cli/bench_stream.h"
 #include "cli/command.h"
@@ -159,6 +160,7 @@ void add_bench(CLI::App& app, int&) {
   for (const Operator& which : kOperators) add_operator(*command, which);
   add_bench_stream(*command);
   add_bench_retrieve(*command);
+  add_bench_approximate(*command);
   // The words before an operator are of this command, and would have no effect.
   command->parse_complete_callback([command] {
     const auto chosen = command->get_subcommands();

@@ -62,6 +62,10 @@ struct Attention : Branch {
             double dropout = 0, uint64_t seed = 0, const std::map<std::string, Tensor>& facts = {},
             const Tensor& of_queries = {});
   bool keys_final() const { return keys_final_; }
+  /// Raw queries [B, H, L, d] at int64 [B, L] after the `qk` steps.
+  std::vector<QueryBand> bands(const Tensor& q, const Tensor& at);
+  /// Raw keys [B, G, S, d] at int64 [B, S] after them, of the queries of one stage (QkStep::stage) or of all.
+  std::vector<KeyBand> key_bands(const Tensor& k, const Tensor& at, std::optional<int64_t> stage);
 
   std::shared_ptr<Linear> q, k, v, out;
   std::vector<std::shared_ptr<QkStep>> qk;
@@ -69,8 +73,6 @@ struct Attention : Branch {
   std::shared_ptr<Memory> memory;
 
  private:
-  std::vector<QueryBand> bands(const Tensor& q, const Tensor& at);
-  std::vector<KeyBand> key_bands(const Tensor& k, const Tensor& at, std::optional<int64_t> stage);
   bool shown(const QueryBand& band) const;  ///< at some distance that the pattern shows
   void choose_kept(const Context& context);
 
