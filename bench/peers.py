@@ -10,6 +10,7 @@ KINFOLK_LIBRARY or --library.
 """
 import argparse
 import importlib
+import math
 import os
 import pathlib
 import statistics
@@ -487,7 +488,8 @@ def features(x, directions, over):
     """Positive random features as published, the stabiliser the largest over these dimensions (Performer)."""
     x = x * x.shape[-1] ** -0.25
     along = x @ directions.t()
-    return ((along - x.square().sum(-1, True) / 2 - along.detach().amax(over, True)).exp() + 1e-4) / len(directions)**0.5
+    row = x.square().sum(-1, True) / 2 + along.detach().amax(over, True) + math.log(len(directions)) / 2
+    return (along - row).exp() + 1e-4 / len(directions)**0.5
 
 
 def low_rank():

@@ -15,8 +15,10 @@ Tensor along(const Tensor& x, const Tensor& directions) {
   return at::matmul(x, directions.to(x.scalar_type()).transpose(-2, -1));  // [B, H, L, M]
 }
 Tensor raised(const Tensor& projected, const Tensor& x, const Tensor& c, double eps) {
-  const Tensor e = at::exp(projected - x.square().sum(-1, true) / 2 - c);
-  return (eps > 0 ? e + eps : e) / std::sqrt(static_cast<double>(projected.size(-1)));
+  // All that is the same for a row is put together first: each pass over the features costs as much as their product.
+  const auto features = static_cast<double>(projected.size(-1));
+  const Tensor e = at::exp(projected - (x.square().sum(-1, true) / 2 + c + std::log(features) / 2));
+  return eps > 0 ? e + eps / std::sqrt(features) : e;
 }
 
 }  // namespace
