@@ -17,6 +17,7 @@
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/file_writer.h"
 #include "kinfolk/eval/ngram.h"
+#include "kinfolk/eval/perplexity.h"
 #include "kinfolk/eval/plot.h"
 #include "kinfolk/eval/report.h"
 #include "kinfolk/eval/report_study.h"
@@ -158,6 +159,7 @@ Members plan(const CompareFlags& flags, const Corpus& corpus, std::string& budge
   budget = training.budget;
   for (auto& member : members) {
     std::tie(member.recipe, member.size) = resolve(member.recipe, training.size, context, training.sets, budget);
+    check_says_next(member.recipe);
     meet_state_budget(member.recipe, member.size, training, budget);
     // Without --budget the first member, at the width of its size, sets the number of parameters for all.
     if (budget.empty()) {

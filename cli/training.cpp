@@ -8,6 +8,7 @@
 #include "cli/store.h"
 #include "kinfolk/core/errors.h"
 #include "kinfolk/nn/model.h"
+#include "kinfolk/objective/objective.h"
 #include "kinfolk/train/data/images.h"
 #include "kinfolk/train/data/recall.h"
 #include "kinfolk/train/run_log.h"
@@ -231,7 +232,9 @@ void add_train(CLI::App& app, int& status) {
     std::printf("%s: %s parameters, %s tokens in %.1f s", recipe.name.c_str(),
                 human_count(static_cast<double>(run.parameters)).c_str(),
                 human_count(static_cast<double>(run.tokens)).c_str(), run.seconds);
-    if (std::isfinite(run.valid_bits)) std::printf(", %.4f bits per %s held out", run.valid_bits, corpus.unit());
+    if (std::isfinite(run.valid_bits)) {
+      std::printf(", %.4f bits per %s%s held out", run.valid_bits, make_objective(recipe)->asked(), corpus.unit());
+    }
     if (std::isfinite(run.accuracy)) std::printf(", %.4f of them right", run.accuracy);
     std::printf("\n%s\n", fs::absolute(training.out).lexically_normal().string().c_str());
     if (run.interrupted) std::cerr << "stopped and saved; the same command with --resume auto goes on from here\n";

@@ -88,15 +88,18 @@ Tensor gather_tokens(const Bytes& text, const std::vector<int64_t>& starts, int6
   return out;
 }
 
+void check_says_next(const Recipe& recipe) {
+  const Value* objective = recipe.tree.find("objective");
+  if (!objective || Spec(*objective).kind() != "masked") return;
+  refuse(
+      "[eval] expected a member that says which token comes next; found one that fills in hidden tokens (objective "
+      "masked) and would be asked for what it sees");
+}
+
 void check_scorable(const Model& model, const Bytes& text, const std::vector<int64_t>& lengths,
                     const std::string& mode) {
   const Traits traits = model.traits();
-  if (const Value* objective = model.recipe().tree.find("objective");
-      objective && Spec(*objective).kind() == "masked") {
-    refuse(
-        "[eval] expected a member that says which token comes next; found one that fills in hidden tokens (objective "
-        "masked) and would be asked for what it sees");
-  }
+  check_says_next(model.recipe());
   if (mode != "auto" && mode != "stream" && mode != "blocks") {
     refuse("[eval.mode] expected auto, stream or blocks; found ", mode);
   }

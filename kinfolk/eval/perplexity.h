@@ -57,6 +57,9 @@ struct Scores {
 /// Mean, and its standard error (NaN of one value).
 std::pair<double, double> mean_and_error(const std::vector<double>& values);
 
+/// Refuses a member that is trained to fill in hidden tokens, and has no bits per byte.
+void check_says_next(const Recipe& recipe);
+
 /// Refuses, or fails, what `score` would: a mode that the member does not have, a text shorter than a window.
 void check_scorable(const Model& model, const Bytes& text, const std::vector<int64_t>& lengths,
                     const std::string& mode);

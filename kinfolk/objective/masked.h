@@ -28,6 +28,7 @@ struct Masked : Objective {
   };
   explicit Masked(const Options& options);
   Loss loss(Model& model, Pass& pass) override;
+  const char* asked() const override { return "hidden "; }
 
   struct Hidden {
     Tensor tokens;  ///< int64 [B, L], what the model is given

@@ -17,6 +17,8 @@ struct Loss {
 struct Objective {
   virtual ~Objective() = default;
   virtual Loss loss(Model& model, Pass& pass) = 0;
+  /// What it asks for, where that is not every byte (pixel, answer): "hidden " bytes. Stands before the unit of a loss.
+  virtual const char* asked() const { return ""; }
 };
 
 std::shared_ptr<Objective> make_objective(const Recipe& recipe);  ///< [objective] kind; "causal" when absent

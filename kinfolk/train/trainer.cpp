@@ -335,7 +335,7 @@ class Trainer {
     std::snprintf(line, sizeof line,
                   "step %" PRId64 "  loss %.4f  %.4f bits/%s  lr %.2e  norm %.2f  %s tokens/s  %s left  %" PRId64
                   " MiB peak%s",
-                  row.step, row.loss, row.bits, corpus_.unit(), rate, row.norm,
+                  row.step, row.loss, row.bits, unit().c_str(), rate, row.norm,
                   short_number(row.tokens_per_second).c_str(), clock_text(seconds_left()).c_str(), row.peak_rss >> 20,
                   report.skipped ? "  (skipped: gradient not finite)" : "");
     say(line);
@@ -365,7 +365,7 @@ class Trainer {
     write_row(row);
     char line[160];
     const int said = std::snprintf(line, sizeof line, "step %" PRId64 "  validation %.4f bits/%s over %" PRId64 " %ss",
-                                   row.step, row.bits, corpus_.unit(), seen->tokens, corpus_.unit());
+                                   row.step, row.bits, unit().c_str(), seen->tokens, unit().c_str());
     if (corpus_.recall.any()) std::snprintf(line + said, sizeof line - said, ", accuracy %.4f", row.accuracy);
     say(line);
     if (!std::isfinite(row.bits) || (point_.best_step >= 0 && row.bits >= point_.best_bits)) return;
@@ -373,6 +373,8 @@ class Trainer {
     point_.best_bits = row.bits;
     if (point_.step > 0) save_checkpoint(folder_->best(), *model_, nullptr, {}, record_);
   }
+
+  std::string unit() const { return text(objective_->asked(), corpus_.unit()); }  ///< of what bits are counted for
 
   LogRow row_here() const {
     LogRow row;
@@ -390,7 +392,8 @@ class Trainer {
     log_->add(row);
     if (hooks_.on_row) hooks_.on_row(row);
     if (!events_) return;
-    const std::string bits = text("bits_per_", corpus_.unit());
+    std::string bits = "bits_per_" + unit();
+    std::replace(bits.begin(), bits.end(), ' ', '_');
     if (row.validation) {
       events_->scalar(bits + "/valid", row.bits, row.step);
       if (std::isfinite(row.accuracy)) events_->scalar("accuracy/valid", row.accuracy, row.step);

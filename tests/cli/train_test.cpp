@@ -58,6 +58,23 @@ TEST_F(Runs, TrainResumeEvaluateGenerate) {
   }
 }
 
+TEST_F(Runs, BitsOfHiddenBytesAreCalledSo) {
+  const ProgramResult ran = train("linformer", "hidden");
+  ASSERT_EQ(ran.status, 0) << ran.err;
+  EXPECT_TRUE(has(ran.out, " bits per hidden byte held out")) << ran.out;
+  EXPECT_TRUE(has(ran.err, " bits/hidden byte over ")) << ran.err;
+  EXPECT_TRUE(has(ran.err, " hidden bytes")) << ran.err;
+  EXPECT_FALSE(has(ran.err, "bits/byte")) << ran.err;
+  for (const auto& asked :
+       {run({"eval", "hidden", "--data", "book.txt"}),
+        run({"compare", "linformer", "rope", "--data", "book.txt", "--tokens", "2k", "--out", "c"})}) {
+    EXPECT_NE(asked.status, 0) << asked.out;
+    EXPECT_TRUE(has(asked.err, "fills in hidden tokens")) << asked.err;
+    EXPECT_FALSE(has(asked.out, "bits/byte")) << asked.out;
+    EXPECT_FALSE(has(asked.err, "step 0")) << asked.err;  // before anything is trained
+  }
+}
+
 TEST_F(Runs, OneBlockStreamsToTheSameBits) {
   ASSERT_EQ(train("rope", "run").status, 0);
   const auto bits = [&](const std::string& length, const std::string& mode) {
