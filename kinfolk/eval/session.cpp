@@ -44,6 +44,9 @@ void Session::plan() {
     const int64_t least = std::min(keys, ends), tokens = stops ? 0 : !drops ? least : ends == INT64_MAX ? 0 : ends;
     return model_->most_bytes(lanes, least) + lanes * tokens * kToken;
   };
+  const auto words = [&](int64_t bytes) {
+    return lanes == 1 ? text(bytes, " bytes") : text(bytes, " bytes, ", bytes / lanes, " a lane");
+  };
   newest_ = 0, capacity_ = ends;
   most_ = model_->most_bytes(lanes);
   const bool grows = most_ < 0;
@@ -53,7 +56,7 @@ void Session::plan() {
            ", whose state grows with the text whatever is kept, and a limit of ", limit);
     }
     if (needs(1) > limit) {
-      fail("[memory_limit] expected at least ", needs(1), " bytes, the state of one token; found ", limit);
+      fail("[memory_limit] expected at least ", words(needs(1)), ", the state of one token; found ", words(limit));
     }
     int64_t low = 1, high = 2;
     while (needs(high) <= limit && high < ends) low = high, high *= 2;
@@ -66,8 +69,8 @@ void Session::plan() {
     most_ = needs(ends);
   }
   if (limit > 0 && most_ > limit) {
-    fail("[memory_limit] expected at least ", most_, " bytes, the state of ", model_->recipe().name,
-         " whatever it reads; found ", limit);
+    fail("[memory_limit] expected at least ", words(most_), ", the state of ", model_->recipe().name,
+         " whatever it reads; found ", words(limit));
   }
 }
 
