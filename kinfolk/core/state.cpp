@@ -83,6 +83,25 @@ Tensor with_lane(const std::string& name, Tensor tensor, int64_t lane, const Ten
   return at::cat({tensor.narrow(0, 0, lane), row, tensor.narrow(0, lane + 1, tensor.size(0) - lane - 1)});
 }
 
+/// Drops the oldest columns of a cache that grows where no lane has anything in them any more, down to `least`.
+void drop_empty_columns(std::map<std::string, Tensor>& tensors, const std::map<std::string, Tensor>& least) {
+  const auto at = tensors.find("at");
+  if (at == tensors.end() || at->second.dim() != 2) return;
+  const int64_t columns = at->second.size(1), floor = least.at("at").size(1);
+  if (columns <= floor) return;
+  const Tensor filled = at->second.ge(0).any(0).nonzero();
+  const int64_t live = filled.numel() == 0 ? 0 : columns - filled[0].item<int64_t>(), kept = std::max(live, floor);
+  if (kept == columns) return;
+  for (auto& [name, tensor] : tensors) {
+    const Tensor& one = least.at(name);
+    for (int64_t axis = 1; axis < tensor.dim(); ++axis) {
+      const int64_t size = tensor.size(axis);
+      if (size == one.size(axis) || size > columns || size <= kept) continue;
+      tensor = tensor.narrow(axis, size - kept, kept).clone(at::MemoryFormat::Contiguous);
+    }
+  }
+}
+
 }  // namespace
 
 void State::put_lane(int64_t lane, const State& one, int64_t from) {
@@ -97,6 +116,7 @@ void State::put_lane(int64_t lane, const State& one, int64_t from) {
   for (const auto& [name, tensor] : tensors) {
     next.tensors[name] = with_lane(name, tensor, lane, one.tensors.at(name), from);
   }
+  drop_empty_columns(next.tensors, one.tensors);
   for (const auto& [name, part] : parts) {
     State deeper = part;
     deeper.put_lane(lane, one.parts.at(name), from);

@@ -24,8 +24,8 @@ struct State {
   int64_t held_bytes() const;        ///< of the memory behind them, each storage once: with room for what comes
   void select(const Tensor& lanes);  ///< int64 [n]: reorders, repeats or drops lanes
   /// Overwrites a lane with lane `from` of another state of the same member (a reset: of a fresh one). Where a cache
-  /// holds another number of columns, the shorter is filled with empty ones at the left: 0, and -1 in a tensor named
-  /// "at". Throws Error, and changes nothing, for a state of another tree or other sizes.
+  /// holds another number of columns, the shorter is filled with empty ones at the left (0, and -1 in a tensor named
+  /// "at"), and those that are then empty in every lane go. Throws Error, changing nothing, for another tree or sizes.
   void put_lane(int64_t lane, const State& one, int64_t from = 0);
   std::map<std::string, Tensor> flat(const std::string& prefix = "") const;  ///< "layer.3/branch.0/k" -> tensor
   static State from_flat(const std::map<std::string, Tensor>& flat);

@@ -107,6 +107,28 @@ TEST(State, PutLaneFillsTheShorterCacheAtTheLeft) {
   EXPECT_TRUE(at::equal(empty.tensors["at"], at::tensor({-1, -1, -1, 0, 1, 2}, at::kLong).reshape({2, 3})));
 }
 
+TEST(State, PutLaneDropsColumnsThatAreEmptyInEveryLane) {
+  State state, fresh;
+  state.tensors["at"] = at::tensor({0, 1, 2, 3, 4, -1, -1, -1, 0, 1}, at::kLong).reshape({2, 5});
+  state.tensors["k"] = at::arange(2 * 3 * 5 * 2, at::kFloat).reshape({2, 3, 5, 2});
+  state.tensors["k2"] = at::arange(2 * 3 * 4 * 2, at::kFloat).reshape({2, 3, 4, 2});  // of the newest 4
+  state.tensors["sum"] = at::ones({2, 5});                                            // as wide, and no column
+  fresh.tensors["at"] = at::zeros({1, 0}, at::kLong);
+  fresh.tensors["k"] = at::zeros({1, 3, 0, 2});
+  fresh.tensors["k2"] = at::zeros({1, 3, 0, 2});
+  fresh.tensors["sum"] = at::zeros({1, 5});
+  const State before = state.clone();
+  state.put_lane(0, fresh);
+  EXPECT_TRUE(at::equal(state.tensors["at"], at::tensor({-1, -1, 0, 1}, at::kLong).reshape({2, 2})));
+  EXPECT_TRUE(at::equal(state.tensors["k"][1], before.tensors.at("k")[1].slice(1, 3)));
+  EXPECT_TRUE(at::equal(state.tensors["k2"][1], before.tensors.at("k2")[1].slice(1, 2)));
+  EXPECT_EQ(state.tensors["sum"].size(1), 5);
+  EXPECT_EQ(state.held_bytes(), state.bytes());
+  state.put_lane(1, fresh);
+  EXPECT_EQ(state.tensors["at"].size(1), 0);
+  EXPECT_EQ(state.tensors["k"].numel() + state.tensors["k2"].numel(), 0);
+}
+
 TEST(State, PutLaneRefusesLanesThatAreNotThere) {
   State state = sample(2);
   EXPECT_THROW(state.put_lane(2, sample(1)), Error);

@@ -285,6 +285,22 @@ TEST(Session, LanesAreSelectedAndPaddedTokensAreNotRead) {
   EXPECT_LE(difference(session.feed(more.expand({3, 3})).narrow(0, 1, 1), alone.feed(more)), 1e-12);
 }
 
+TEST(Session, LanesThatStartAnewInTurnDoNotFillTheStateWithEmptyKeys) {
+  for (const char* name : {"rope", "rerope", "alibi", "reformer_stream", "routing_stream"}) {
+    const auto model = small(name, 1, at::kDouble);
+    Session session(*model, {.lanes = 2}), alone(*model);
+    int64_t most = 0;
+    for (int64_t turn = 0; turn < 20; ++turn) {
+      session.reset(turn % 2);
+      session.feed(tokens_of(2, 8, 7 + turn));
+      if (turn == 3) most = session.bytes();
+    }
+    EXPECT_LE(session.bytes(), most) << name;
+    const Tensor last = tokens_of(2, 8, 26).narrow(0, 1, 1);  // what lane 1 read since it began anew
+    EXPECT_LE(difference(session.scores().narrow(0, 1, 1), alone.feed(last)), 1e-12) << name;
+  }
+}
+
 // A24: a bfloat16 cache at the limit.
 TEST(Session, HalfPrecisionStaysWithinTheLimit) {
   for (const char* name : {"rope", "rerope", "window", "transformer_xl", "deltanet"}) {
