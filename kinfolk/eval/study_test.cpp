@@ -28,6 +28,20 @@ class Studies : public testing::Test {
     std::ofstream(folder / "mine.toml") << text;
     return (folder / "mine.toml").string();
   }
+  /// A file, and what the error that refuses it must say.
+  using Cases = std::vector<std::pair<std::string, std::vector<std::string>>>;
+  void expect_refused(const Cases& cases) const {
+    for (const auto& [text, parts] : cases) {
+      SCOPED_TRACE(text);
+      try {
+        read_study(write(text));
+        ADD_FAILURE() << "nothing was refused";
+      } catch (const UsageError& error) {
+        for (const auto& part : parts)
+          EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << " in " << error.what();
+      }
+    }
+  }
   fs::path folder;
 };
 
@@ -89,7 +103,7 @@ TEST_F(Studies, SettingsAreThoseOfSet) {
 
 TEST_F(Studies, RefusesWithThePlace) {
   const std::string rope = "[[members]]\nrecipe = \"rope\"\n";
-  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+  const Cases cases = {
       {"[study]\n", {"mine.toml: ", "[members]", "none"}},
       {"[study]\nsise = \"tiny\"\n" + rope, {"mine.toml:2:", "study.sise", "did you mean size?"}},
       {"[study]\nlengths = [0]\n" + rope, {"mine.toml:2:12", "study.lengths[0]", "at least 1"}},
@@ -105,16 +119,7 @@ TEST_F(Studies, RefusesWithThePlace) {
       {"[study]\n" + rope + "[[after]]\nname = \"x\"\nmember = \"rope\"\nmode = \"block\"\n",
        {"mine.toml:7:1", "after[0].mode", "did you mean blocks?"}},
       {"[study]\nreference = \"rop\"\n" + rope, {"mine.toml", "study.reference", "did you mean rope?"}}};
-  for (const auto& [text, parts] : cases) {
-    SCOPED_TRACE(text);
-    try {
-      read_study(write(text));
-      ADD_FAILURE() << "nothing was refused";
-    } catch (const UsageError& error) {
-      for (const auto& part : parts)
-        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << " in " << error.what();
-    }
-  }
+  expect_refused(cases);
 }
 
 TEST_F(Studies, SettingsThatDoNotFitNameTheirPlace) {
@@ -206,13 +211,7 @@ TEST_F(Studies, ReadsTasks) {
 TEST_F(Studies, RefusesTasksThatCannotBe) {
   const std::string head = "[[members]]\nrecipe = \"rope\"\n[[tasks]]\nchart = \"c\"\nname = \"a\"\n";
   const auto refused = [&](const std::string& text, const std::string& words) {
-    try {
-      read_study(write(text));
-      ADD_FAILURE() << "accepted: " << text;
-    } catch (const UsageError& error) {
-      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
-      EXPECT_NE(std::string(error.what()).find("mine.toml"), std::string::npos) << error.what();
-    }
+    expect_refused({{text, {words, "mine.toml"}}});
   };
   refused(head + "data = \"book.txt\"\n", "expected a task of recall");
   refused(head, "expected a task of recall");
@@ -264,7 +263,7 @@ set = { "layers.0.branches.0.pattern" = "causal & window(1)" }
 
 TEST_F(Studies, RefusesScalingThatCannotBe) {
   const std::string rope = "[[members]]\nrecipe = \"rope\"\n";
-  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+  const Cases cases = {
       {"[scaling]\nlenghts = [64]\n" + rope, {"mine.toml:2:", "scaling.lenghts", "did you mean lengths?"}},
       {"[scaling]\nlengths = [64, 0]\n" + rope, {"mine.toml:2:16", "scaling.lengths[1]", "at least 1"}},
       {"[scaling]\nseconds = -1\n" + rope, {"mine.toml:2:", "scaling.seconds"}},
@@ -280,16 +279,7 @@ TEST_F(Studies, RefusesScalingThatCannotBe) {
       {"[scaling]\n" + rope + "until = 4096\n", {"mine.toml:2:1", "scaling.fit_from", "at least two", "1 of rope"}},
       {"[scaling]\nlengths = [64, 128]\n" + rope, {"mine.toml:3:1", "from 4096 on", "found 0 of rope"}},
       {"[study]\n" + rope + "until = 64\n", {"mine.toml:2:1", "members[0].until", "with [scaling]"}}};
-  for (const auto& [text, parts] : cases) {
-    SCOPED_TRACE(text);
-    try {
-      read_study(write(text));
-      ADD_FAILURE() << "nothing was refused";
-    } catch (const UsageError& error) {
-      for (const auto& part : parts)
-        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << " in " << error.what();
-    }
-  }
+  expect_refused(cases);
 }
 
 }  // namespace

@@ -227,15 +227,21 @@ class Trainer {
     }
   }
 
-  /// Lanes whose carried state starts anew before this step: each once in `carry` tokens, spread evenly. A member that
-  /// never began from nothing since its first step would read the beginning of every text badly.
+  /// Steps for which a lane's state has been carried before this one: each lane starts anew once in `carry` tokens, in
+  /// turn. A member that never began from nothing since its first step would read the beginning of every text badly.
+  int64_t carried_steps(int64_t lane) const {
+    if (!carries_) return 0;
+    if (settings_.carry == 0) return point_.step;
+    const int64_t period = std::max<int64_t>(1, settings_.carry / settings_.length);
+    return std::min(point_.step, (point_.step + lane * period / settings_.lanes) % period);
+  }
+
   void restart_lanes() {
     if (!carries_ || settings_.carry == 0) return;
-    const int64_t period = std::max<int64_t>(1, settings_.carry / settings_.length);
     const int64_t each = settings_.lanes / settings_.accumulate;
     State fresh;
     for (int64_t lane = 0; lane < settings_.lanes; ++lane) {
-      if ((point_.step + lane * period / settings_.lanes) % period != 0) continue;
+      if (carried_steps(lane) != 0) continue;
       if (fresh.empty()) fresh = model_->start(1);
       states_[static_cast<size_t>(lane / each)].put_lane(lane % each, fresh);
     }
@@ -259,7 +265,11 @@ class Trainer {
     return std::min(left, settings_.length);
   }
   double work_of(int64_t length) const {
-    return 3 * static_cast<double>(settings_.lanes) * model_->flops(length, carries_ ? point_.position : 0);
+    std::map<int64_t, double> lanes;  // by what they carry
+    for (int64_t lane = 0; lane < settings_.lanes; ++lane) lanes[carried_steps(lane)] += 1;
+    double sum = 0;
+    for (const auto& [steps, count] : lanes) sum += count * model_->flops(length, steps * settings_.length);
+    return 3 * sum;
   }
   bool finished() const {
     if (settings_.tokens > 0) return next_length() == 0;

@@ -140,6 +140,27 @@ TEST_P(Mixed, PrecisionFollowsFloat32) {
 
 INSTANTIATE_TEST_SUITE_P(Members, Mixed, testing::ValuesIn(recipe_names()));
 
+TEST(Trainer, WorkIsThatOfWhatEachLaneCarries) {
+  const Folder folder("work_carried");
+  Recipe recipe = small_recipe("rope");  // causal attention, whose keys are carried beside the convolution's state
+  override_recipe(recipe,
+                  "layers.0.branches=[{ kind = \"short_conv\" }, { kind = \"attention\", pattern = \"causal\" }]");
+  TrainSettings settings = small_settings();  // 4 lanes of 16 tokens
+  TrainHooks hooks;
+  hooks.quiet = true;
+  const auto steps = [&](int64_t carry, int64_t count) {
+    settings.carry = carry, settings.tokens = count * 64;
+    return train(recipe, small_size(), settings, small_corpus(), folder / text("carry_", carry), hooks);
+  };
+  const auto anew = steps(16, 6);
+  const auto flops = [&](int64_t carried) { return 3 * anew.model->flops(16, carried); };
+  ASSERT_GT(flops(16), flops(0));
+  EXPECT_DOUBLE_EQ(anew.record.point.work, 6 * 4 * flops(0));
+  EXPECT_DOUBLE_EQ(steps(0, 3).record.point.work, 4 * (flops(0) + flops(16) + flops(32)));
+  // Two lanes start anew at even steps, two at odd ones.
+  EXPECT_DOUBLE_EQ(steps(32, 5).record.point.work, 4 * flops(0) + 4 * (2 * flops(0) + 2 * flops(16)));
+}
+
 TEST(Trainer, BudgetsEndExactlyAndAreRecorded) {
   const Folder folder("budgets");
   TrainSettings settings = small_settings();
