@@ -26,7 +26,7 @@ struct Best {
   T bound = -std::numeric_limits<T>::infinity();
 };
 /// Entries that a query needs for its k best: more than k, so that they are sorted out rarely.
-inline int64_t room_for(int64_t k) { return 2 * k + 32; }
+inline int64_t room_for(int64_t k) { return k + k / 2 + 16; }
 
 /// Offers one key. A score that is not a number is passed over.
 void offer_largest(Scored<float> key, int64_t k, Best<float>& best);

@@ -62,7 +62,8 @@ struct Bests {
   void each(int64_t row, int64_t n, const F& f) {
     Best<T>& best = rows[static_cast<size_t>(row)];
     const int64_t found = std::min(n, best.filled);
-    std::partial_sort(best.keys, best.keys + found, best.keys + best.filled, kernels::better<T>);
+    std::partial_sort(best.keys, best.keys + found, best.keys + best.filled,
+                      [](const Scored<T>& a, const Scored<T>& b) { return kernels::better(a, b); });
     for (int64_t i = 0; i < found; ++i) f(i, best.keys[i].index);
   }
 };

@@ -74,6 +74,59 @@ TEST(AttendNearest, FindsTheLargestProducts) {
     }
 }
 
+/// The keys found have no smaller products than those that were not, but for rounding in float.
+void expect_largest(const Tensor& index, const Tensor& q, const Tensor& k, const std::string& what) {
+  const Tensor products = at::matmul(q.to(at::kDouble), k.to(at::kDouble).transpose(2, 3)).nan_to_num(-1e300);
+  const Tensor size = q.to(at::kDouble).norm(2, -1) * k.to(at::kDouble).nan_to_num(0).norm(2, -1).amax(-1, true);
+  ASSERT_TRUE(index.ge(0).all().item<bool>()) << what;
+  const Tensor least = products.gather(3, index).amin(-1);
+  const Tensor others = products.scatter(3, index, -1e300).amax(-1);
+  EXPECT_LE(((others - least) / (size + 1e-300)).max().item<double>(), 2e-6) << what;
+  const Tensor sorted = std::get<0>(index.sort(-1));
+  EXPECT_TRUE(sorted.slice(3, 1).ne(sorted.slice(3, 0, -1)).all().item<bool>()) << what << ": a key twice";
+}
+
+// Where the machine multiplies bytes, a large search rounds keys to bytes first.
+TEST(AttendNearest, LargeSearchesAreExact) {
+  for (const int64_t d : {1, 3, 33, 64})
+    for (const int64_t rows : {32, 65, 300}) {
+      const std::string size = text("d ", d, ", rows ", rows);
+      const int64_t C = 2600;
+      const Tensor q = drawn({1, 2, rows, d}, 11, at::kFloat), k = drawn({1, 2, C, d}, 12, at::kFloat);
+      const auto found = [&](const Tensor& queries, const Tensor& keys) {
+        return largest_products(queries, keys, {{700, C}}, 32);
+      };
+      expect_largest(found(q, k), q, k, size);
+      const Tensor unit = k / k.norm(2, -1, true);
+      expect_largest(found(q / q.norm(2, -1, true), unit), q / q.norm(2, -1, true), unit, size + ", of length one");
+      // Nearly the same key everywhere: bytes tell none from another.
+      const Tensor alike = unit.narrow(2, 0, 1) + 1e-4 * k;
+      expect_largest(found(q, alike), q, alike, size + ", alike");
+      const Tensor lengths = at::pow(10, 3 * drawn({1, 2, C, 1}, 13, at::kFloat));
+      expect_largest(found(q, k * lengths), q, k * lengths, size + ", of all lengths");
+      for (const double times : {1e-18, 1e-25, 1e18}) {
+        expect_largest(found(q, k * times), q, k * times, text(size, ", times ", times));
+      }
+      Tensor broken = k.clone();
+      broken.slice(2, 100, 300).zero_();
+      broken.slice(2, 1000, 1003).fill_(std::numeric_limits<float>::quiet_NaN());
+      broken.slice(2, 1500, 1700).mul_(1e-38);
+      broken.slice(2, 2599).fill_(1e35);
+      expect_largest(found(q, broken), q, broken, size + ", broken");
+      Tensor odd = q.clone();
+      odd.slice(2, 3, 4).zero_();
+      odd.slice(2, 4, 5).mul_(1e-36);
+      odd.slice(2, 5, 6).mul_(1e25);
+      const Tensor of_odd = found(odd, k);
+      expect_largest(of_odd, odd, k, size + ", odd queries");
+      EXPECT_TRUE(of_odd.slice(2, 3, 4).equal(at::arange(32).expand({1, 2, 1, 32}))) << "all alike: by their slots";
+      odd.slice(2, 6, 7).fill_(std::numeric_limits<float>::quiet_NaN());
+      const Tensor nothing = found(odd, k);
+      EXPECT_TRUE(nothing.slice(2, 6, 7).eq(-1).all().item<bool>());
+      EXPECT_TRUE(nothing.slice(2, 7).equal(of_odd.slice(2, 7)));
+    }
+}
+
 TEST(AttendNearest, EqualProductsComeInTheOrderOfTheirSlots) {
   const Tensor few = drawn({1, 1, 6, 8}, 3, at::kFloat), k = few.repeat({1, 1, 100, 1});  // slot i equals slot i + 6
   for (const int64_t first : {0, 451}) {
