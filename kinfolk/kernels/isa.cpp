@@ -32,6 +32,16 @@ Isa isa() {
 
 const char* isa_name() { return isa() == Isa::avx512 ? "avx512" : isa() == Isa::avx2 ? "avx2" : "baseline"; }
 
+bool multiplies_bytes() {
+#if defined(__x86_64__)
+  static const bool can =
+      isa() == Isa::avx512 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
+  return can;
+#else
+  return false;
+#endif
+}
+
 bool has_amx_bf16() {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;

@@ -8,7 +8,8 @@ namespace kinfolk::kernels {
 enum class Isa { baseline, avx2, avx512 };
 Isa isa();
 const char* isa_name();
-bool has_amx_bf16();  ///< of the machine, whatever was asked for
+bool multiplies_bytes();  ///< 64 at a time; where avx512 is used
+bool has_amx_bf16();      ///< of the machine, whatever was asked for
 
 #if defined(__x86_64__)
 #define KINFOLK_PICK(space, function)             \

@@ -14,7 +14,7 @@ constexpr int64_t kLargestKeys = 128, kLargestPart = 64;  // of a block of produ
 /// loops have no branches that data decides. False where it is not found soon, as with equal scores at the border.
 template <class T>
 bool part(Scored<T>* keys, int64_t filled, int64_t k) {
-  constexpr int64_t kMost = 256;
+  constexpr int64_t kMost = 2048;
   constexpr int kHalvings = 24;
   if (filled > kMost) return false;
   T scores[kMost], low = keys[0].score, high = low;

@@ -31,55 +31,16 @@ class ExactSearch : public Search {
 
   Nearest nearest(const Tensor& queries, int64_t k) const override {
     check_queries(*store_, queries, k);
-    const int64_t M = queries.size(0), found = std::min(k, store_->size());
-    Nearest out = nothing(M, k);
-    if (M == 0 || found == 0) return out;
-    // Of every block the best, merged into the best so far: both in order.
-    const Tensor index = at::full({M, found}, -1, at::kLong);
-    const Tensor distance = at::full({M, found}, std::numeric_limits<float>::infinity(), at::kFloat);
+    NearestSoFar best(queries, k);
     for (int64_t first = 0; first < store_->size();) {
       const auto block = store_->block(first, kBlock);
-      const int64_t rows = block.keys.size(0), most = std::min(found, rows);
-      const Nearest here = kinfolk::nearest(queries, block.keys.to(at::kFloat), most, block.squares);
-      merge(here, first, index, distance);
-      first += rows;
+      best.meet(block.keys, first, block.squares);
+      first += block.keys.size(0);
     }
-    out.index.narrow(1, 0, found).copy_(index);
-    out.distance.narrow(1, 0, found).copy_(distance);
-    return out;
+    return best.found();
   }
 
  private:
-  static void merge(const Nearest& here, int64_t first, const Tensor& index, const Tensor& distance) {
-    const int64_t k = index.size(1), n = here.index.size(1);
-    const auto* new_index = here.index.const_data_ptr<int64_t>();
-    const auto* new_distance = here.distance.const_data_ptr<float>();
-    auto* old_index = index.mutable_data_ptr<int64_t>();
-    auto* old_distance = distance.mutable_data_ptr<float>();
-    parallel_for(0, index.size(0), kGrain, [&](int64_t from, int64_t until) {
-      std::vector<kernels::Candidate> both(static_cast<size_t>(k));
-      for (int64_t m = from; m < until; ++m) {
-        int64_t a = 0, b = 0;
-        for (auto& best : both) {
-          // Of equally near entries the earlier, which the older are.
-          const bool old = b >= n || new_index[m * n + b] < 0 ||
-                           (a < k && old_index[m * k + a] >= 0 && old_distance[m * k + a] <= new_distance[m * n + b]);
-          if (old) {
-            best = a < k ? kernels::Candidate{old_distance[m * k + a], old_index[m * k + a]}
-                         : kernels::Candidate{std::numeric_limits<float>::infinity(), -1};
-            ++a;
-          } else {
-            best = {new_distance[m * n + b], first + new_index[m * n + b]};
-            ++b;
-          }
-        }
-        for (int64_t i = 0; i < k; ++i) {
-          old_distance[m * k + i] = both[static_cast<size_t>(i)].distance;
-          old_index[m * k + i] = both[static_cast<size_t>(i)].index;
-        }
-      }
-    });
-  }
   std::shared_ptr<const Datastore> store_;
 };
 
