@@ -33,8 +33,8 @@ TEST(Nearest, EqualsTheDefinition) {
 TEST(Nearest, LargeSearchesAreExact) {
   at::manual_seed(3);
   const int64_t n = 1500, k = 20;
-  for (const int64_t d : {1, 33, 64})
-    for (const int64_t m : {33, 130}) {
+  for (const int64_t d : {1, 35})
+    for (const int64_t m : {33, 70}) {
       const Tensor q = at::randn({m, d}), keys = at::randn({n, d});
       const auto expect_right = [&](const Tensor& queries, const Tensor& among, const std::string& what) {
         const Nearest got = nearest(queries, among, k), want = by_definition(queries, among, k);
