@@ -1,5 +1,5 @@
 // Softmax attention in tiles with a streaming softmax, float32: forward and backward, several sets of keys, scores by
-// distance and by query and distance.
+// distance and by query and distance, spans of queries.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -46,9 +46,10 @@ struct AttendSet {
 };
 
 /// out_i = sum_j softmax_j(s_ij) v_j over the visible keys of all sets, lse_i = log sum_j exp(s_ij), with
-/// s_ij = scale q_i . k_j + table[i - j] + by_scale p_i . r_(i-j), q, k and scale those of the band that the distance
-/// lies in; with `value_rows`, v_j + row of the distance in v_j's place; with `factor`, max(scale q_i . k_j, floor)
-/// factor[i - j] in the product's place. A row that sees nothing: out 0, lse -inf.
+/// s_ij = scale q_i . k_j + table[i - j] + by_scale p_i . r_(i-j) + ln m_i(i - j), q, k and scale those of the band
+/// that the distance lies in, m_i(x) = clip((ramp + span_i - x) / ramp, 0, 1) where spans are given; with `value_rows`,
+/// v_j + row of the distance in v_j's place; with `factor`, max(scale q_i . k_j, floor) factor[i - j] in the product's
+/// place. A row that sees nothing: out 0, lse -inf.
 struct Attend {
   int64_t batch = 0, heads = 0, groups = 0, length = 0, width = 0, value_width = 0;
   std::vector<AttendBand> bands;  ///< disjoint; other distances are not seen
@@ -71,6 +72,10 @@ struct Attend {
   float by_scale = 1;
   const float *by_panels = nullptr, *by_rows = nullptr;  ///< as attend_pack_by makes them, a head after another
 
+  const float* span = nullptr;  ///< [B, H, L]
+  float ramp = 1;
+  bool own = true;  ///< with spans: the distance 0 is seen
+
   // What is added to values by distance: rows of the distances value_highest, value_highest - 1, ..., each of which
   // stands for those beyond at its end; the same for all heads.
   const float* value_rows = nullptr;  ///< [value_bins, e padded to 16]
@@ -90,6 +95,7 @@ struct Attend {
   Strided<const float> d_out;
   const float* d_lse = nullptr;   ///< [B, H, L] or null
   Strided<float> d_by;            ///< null: not wanted
+  float* d_span = nullptr;        ///< [B, H, L], zeroed by the caller; null: not wanted
   float* d_table = nullptr;       ///< laid out like `table`, zeroed by the caller
   float* d_factor = nullptr;      ///< laid out like `factor`, zeroed by the caller
   float* d_by_rows = nullptr;     ///< laid out like `by_rows`, zeroed by the caller

@@ -112,6 +112,7 @@ inline void backward_tile(const Head& head, const QueryTile& q, size_t set, size
                              panel_stride(a.width), s + at, kStride);
     head.scale(q, k, sight, strip, s, x.raw);
     if (head.by_panels) head.add_by(q, k, sight, strip, x.by + q.first * head.by_width, s);
+    head.add_spans(q, k, set, sight, strip, s);
     for (int64_t r = strip.row; r < strip.row + strip.rows; r++) {
       const RowSight row = head.row(q, k, sight, r);
       float* line = s + r * kStride;
@@ -139,6 +140,10 @@ inline void backward_tile(const Head& head, const QueryTile& q, size_t set, size
       if (a.keep < 1) drop_row(line, strip.begin, strip.end, drops, r);
       for (int64_t c = strip.begin; c < strip.end; c += KINFOLK_LANES) {
         store(line + c, load(weight + c) * (load(line + c) - delta));
+      }
+      if (a.d_span) {
+        a.d_span[(head.lane * a.heads + head.head) * a.length + q.first + r] +=
+            head.span_backward(q, k, set, sight, strip, r, line);
       }
       if (a.keep < 1) drop_row(weight, strip.begin, strip.end, drops, r);
       if (x.d_bins && sees) {

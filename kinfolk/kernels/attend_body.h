@@ -1,6 +1,8 @@
 // Attention over tiles of 96 queries and 128 keys; included once for each instruction set. Scores are in units of
 // log2, so that weights are powers of two.
 #include "kinfolk/kernels/attend_tile_body.h"
+//
+#include "kinfolk/kernels/attend_span_body.h"
 
 /// Rows [first, first + count) of a tile whose positions grow by one: their distances are one table, shifted.
 /// Runs in which no row sees a key are left out: their distances may lie outside the tables.
@@ -77,6 +79,35 @@ struct Head {
       if (row_sight.low >= row_sight.high) continue;
       scale_row(s + r * kStride, strip.begin, strip.end, row_sight.factor, a.floor, raw ? raw + r * kStride : nullptr);
     }
+  }
+
+  Fade fade(const QueryTile& q, int64_t r) const {
+    return {a.ramp, a.own, a.span[(lane * a.heads + head) * a.length + q.first + r]};
+  }
+  /// Adds what spans say to the scores of a strip.
+  void add_spans(const QueryTile& q, const KeyTile& k, size_t set, const TileSight& sight, const Strip& strip,
+                 float* s) const {
+    if (!a.span) return;
+    for (int64_t r = strip.row; r < strip.row + strip.rows; r++) {
+      float* line = s + r * kStride;
+      if (q.at[r] < 0) continue;
+      if (sight.affine) {
+        fade(q, r).add(line, q.at[r] - k.at.low, strip.begin, strip.end);
+      } else {
+        for (int64_t c = 0; c < k.count; c++) fade(q, r).add_one(line[c], q.at[r] - sets[set].at[k.first + c]);
+      }
+    }
+  }
+  /// The gradient of the span of row r from those of its scores.
+  float span_backward(const QueryTile& q, const KeyTile& k, size_t set, const TileSight& sight, const Strip& strip,
+                      int64_t r, const float* ds) const {
+    if (q.at[r] < 0) return 0;
+    if (sight.affine) return fade(q, r).backward(ds, q.at[r] - k.at.low, strip.begin, strip.end);
+    float sum = 0;
+    for (int64_t c = 0; c < k.count; c++) {
+      if (ds[c] != 0) sum += ds[c] * fade(q, r).slope(q.at[r] - sets[set].at[k.first + c]);
+    }
+    return sum;
   }
 
   /// Where columns are in any order: table and p . r go into the mask, pair by pair.

@@ -95,6 +95,7 @@ inline void forward_tile(const Head& head, const Packed& packed, bool few, int64
     }
     head.scale(q, k, sight, strip, t.s, nullptr);
     if (head.by_panels) head.add_by(q, k, sight, strip, t.by, t.s);
+    head.add_spans(q, k, set, sight, strip, t.s);
     for (int64_t r = strip.row; r < strip.row + strip.rows; r++, s += kStride) {
       const RowSight row = head.row(q, k, sight, r);
       if (row.low >= row.high) {

@@ -123,6 +123,7 @@ struct Added {
   Tensor factor;  ///< [H or 1, distances], what the first step multiplies by; undefined: nothing
   bool relu = false;
   std::optional<QueryTable> by;
+  std::optional<QuerySpan> span;
   std::string why_not;
 };
 Added added_by(const std::vector<ScoreStep*>& steps, const Tensor& q_raw, const Tensor& like, int64_t nearest,
@@ -143,6 +144,14 @@ Added added_by(const std::vector<ScoreStep*>& steps, const Tensor& q_raw, const 
     const Tensor table = table_of(step->by_distance(like, nearest, farthest), like, nearest, farthest);
     if (table.defined() && (learns || !table.requires_grad())) {
       added.table = added.table.defined() ? added.table + table : table;
+      continue;
+    }
+    if (auto span = learns && !table.defined() ? step->spans(q_raw) : std::nullopt) {
+      if (added.span) {
+        added.why_not = "two score steps have spans of queries";
+        return added;
+      }
+      added.span = std::move(span);
       continue;
     }
     auto by = learns && !table.defined() ? step->by_query(q_raw, nearest, farthest) : std::nullopt;
@@ -267,6 +276,11 @@ Read attend_here(const std::vector<QueryBand>& queries, const Tensor& q_raw, con
         call->by_scale = added.by->scale;
         inputs.push_back(added.by->p.to(at::kFloat));
         inputs.push_back(added.by->r.to(at::kFloat));
+      }
+      if (added.span) {
+        call->span_input = inputs.size();
+        call->ramp = added.span->ramp, call->own = added.span->own;
+        inputs.push_back(added.span->span.to(at::kFloat));
       }
       add_values();
       return attend_kernel(call, inputs);

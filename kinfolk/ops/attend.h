@@ -63,6 +63,13 @@ struct QueryTable {
   double scale = 1;
 };
 
+/// ln m_i(i - j) added to scores, m_i(x) = clip((ramp + span_i - x) / ramp, 0, 1); below 1e-30 a key is not seen.
+struct QuerySpan {
+  Tensor span;  ///< [B, H, L]
+  double ramp = 1;
+  bool own = true;  ///< false: nor is the key at distance 0
+};
+
 /// What a score step adds to values: a query meets v_j + rows[i - j - lowest], distances below and beyond as the first
 /// and the last row.
 struct DistanceValues {
@@ -102,6 +109,8 @@ struct ScoreStep {
   virtual std::optional<QueryTable> by_query(const Tensor& /*q_raw*/, int64_t /*nearest*/, int64_t /*farthest*/) {
     return {};
   }
+  /// The same as spans of the queries, when the step only adds those; differentiable.
+  virtual std::optional<QuerySpan> spans(const Tensor& /*q_raw*/) { return {}; }
 };
 
 struct AttendPlan {

@@ -50,6 +50,9 @@ struct AttendCall {
   bool relu = false;                                         ///< before the factor
   size_t by_input = 0;                                       ///< p [B, H, L, c], then r [H, distances, c]
   double by_scale = 1;
+  size_t span_input = 0;  ///< [B, H, L]
+  double ramp = 1;
+  bool own = true;
   size_t values_input = 0;  ///< [distances, e], of the plain path too
   int64_t values_lowest = 0;
 

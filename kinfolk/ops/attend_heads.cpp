@@ -34,6 +34,11 @@ struct OfHeads final : ScoreStep {
     if (made && made->r.defined()) made->p = made->p.index_select(1, heads), made->r = made->r.index_select(0, heads);
     return made;
   }
+  std::optional<QuerySpan> spans(const Tensor& q_raw) override {
+    auto made = all->spans(spread(q_raw));
+    if (made) made->span = made->span.index_select(1, heads);
+    return made;
+  }
   /// x [B, some, ...] with all heads, the others zero.
   Tensor spread(const Tensor& x) const {
     if (!x.defined()) return x;

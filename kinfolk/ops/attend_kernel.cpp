@@ -74,6 +74,10 @@ struct Described {
       const auto [table, head] = pack_table(inputs[call.factor_input], 1);
       a.factor = table, a.factor_head = head, a.floor = call.relu ? 0 : -INFINITY;
     }
+    if (call.span_input) {
+      a.span = hold(inputs[call.span_input].to(at::kFloat).contiguous()).const_data_ptr<float>();
+      a.ramp = static_cast<float>(call.ramp), a.own = call.own;
+    }
     if (call.values_input) {
       const Tensor rows = inputs[call.values_input].to(at::kFloat).flip(0);
       a.value_bins = rows.size(0), a.value_highest = call.values_lowest + a.value_bins - 1;
@@ -177,6 +181,10 @@ std::vector<Tensor> backward(const AttendCall& call, const std::vector<Tensor>& 
   }
   const auto options = inputs[0].options().dtype(at::kFloat);
   Tensor d_rows, d_values;
+  if (call.span_input && wanted[call.span_input]) {
+    sums[call.span_input] = at::zeros({a.batch, a.heads, a.length}, options);
+    a.d_span = sums[call.span_input].data_ptr<float>();
+  }
   if (call.values_input && wanted[call.values_input]) {
     d_values = at::zeros({a.value_bins, kernels::attend_padded(a.value_width)}, options);
     a.d_value_rows = d_values.data_ptr<float>();

@@ -75,8 +75,32 @@ struct ByStep : ScoreStep {
   int64_t lowest;
 };
 
+/// Adds ln m_i(i - j) for spans 40 sigmoid(q_raw's last column + w), moved to the next odd sixteenth, which is the same
+/// in float and double: ln m is steep where m is near 0.
+struct SpanStep : ScoreStep {
+  SpanStep(Tensor w, bool own) : w(std::move(w)), own(own) {}
+  static constexpr double kRamp = 11;
+  Tensor span(const Tensor& q, const Tensor& added) const {
+    const auto type = q.scalar_type() == at::kBFloat16 ? at::kFloat : q.scalar_type();
+    const Tensor z = 40 * (q.select(-1, -1).to(type) + added.to(type)).sigmoid();  // [B, H, L]
+    return z + ((z * 8).floor() / 8 + 0.0625 - z).detach();
+  }
+  std::vector<Tensor> prepare(const Tensor&, int64_t, int64_t) override { return {w}; }
+  Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override {
+    const Tensor m =
+        ((span(tile.q, prepared[0]).unsqueeze(-1) + kRamp - tile.distance.to(at::kDouble)) / kRamp).clamp(0, 1);
+    Tensor unseen = m.le(1e-30);
+    if (!own) unseen = unseen.logical_or(tile.distance.eq(0));
+    return (tile.scores + m.clamp_min(1e-30).log()).masked_fill(unseen, -INFINITY);
+  }
+  std::optional<QuerySpan> spans(const Tensor& q_raw) override { return QuerySpan{span(q_raw, w), kRamp, own}; }
+  Tensor w;  ///< [H, 1]
+  bool own;
+};
+
 struct Case {
   Problem p;
+  bool spans = false, own = true;
   bool table = false, one_table = false, by = false, factor = false, relu = true, values = false;
   int64_t value_rows = 9, value_lowest = -4;
   int64_t channels = 4, span = 700;
@@ -102,7 +126,9 @@ Outcome run(const Case& c, at::ScalarType type, bool plain, const std::vector<Te
   for (size_t s = 0; s < p.keys.size(); ++s) leaf(p.keys[s].v), leaf(p.bands[s][0].k);
   leaf(p.q_raw);
   Tensor table, v, r, factor, rows;
-  leaf(table), leaf(v), leaf(r), leaf(factor), leaf(rows);
+  Tensor w;
+  leaf(table), leaf(v), leaf(r), leaf(factor), leaf(rows), leaf(w);
+  SpanStep span_step(w, c.own);
   ValuesStep values_step(rows, c.value_lowest);
   TableStep table_step(table, -c.span);
   ByStep by_step(v, r, -c.span);
@@ -111,6 +137,7 @@ Outcome run(const Case& c, at::ScalarType type, bool plain, const std::vector<Te
   if (c.table) p.score.push_back(&table_step);
   if (c.by) p.score.push_back(&by_step);
   if (c.values) p.score.push_back(&values_step);
+  if (c.spans) p.score.push_back(&span_step);
   p.plan.query_tile = 128, p.plan.key_tile = 512;
   Outcome out{p.run(plain), {}};
   if (!plain) {
@@ -136,6 +163,7 @@ void expect_kernel_is_plain(const Case& c, const std::string& what, double bound
   given.push_back(draw({p.heads, distances, c.channels}));
   given.push_back(draw({c.one_table ? 1 : p.heads, distances}));
   given.push_back(draw({c.value_rows, p.keys[0].v.size(3)}));
+  given.push_back(draw({p.heads, 1}));
   // Every number is one of float, so that both paths start from the same.
   for (Tensor& x : given) x = x.to(at::kFloat).to(at::kDouble);
   const Tensor d_out = draw({p.batch, p.heads, p.length, p.keys[0].v.size(3)}).to(at::kFloat).to(at::kDouble);
@@ -174,6 +202,26 @@ TEST(AttendKernel, LengthsAroundTiles) {
       c.table = c.by = c.relu = false;
       expect_kernel_is_plain(c, text(pattern, " at ", length, " with factors"));
     }
+}
+
+TEST(AttendKernel, SpansOfQueries) {
+  at::manual_seed(9);
+  for (const int64_t length : {1, 7, 23, 97, 129, 257})
+    for (const char* pattern : {"causal", "causal & window(50)", "causal & dilated(30, 4)"})
+      for (const bool own : {true, false}) {
+        Case c = make(2, 4, 2, length, length, 16, pattern);
+        c.spans = true, c.own = own;
+        expect_kernel_is_plain(c, text(pattern, " at ", length));
+        c.table = c.by = true;
+        expect_kernel_is_plain(c, text(pattern, " at ", length, " with tables"));
+        c.factor = c.values = true;
+        expect_kernel_is_plain(c, text(pattern, " at ", length, " with all else"));
+      }
+  for (const int64_t length : {1, 3, 7}) {
+    Case c = make(2, 8, 2, length, 300, 32, "causal");
+    c.spans = true;
+    expect_kernel_is_plain(c, text(length, " queries over a cache"));
+  }
 }
 
 TEST(AttendKernel, AnyWidth) {
@@ -266,6 +314,7 @@ TEST(AttendKernel, AnyCombination) {
     if (chance(20)) p.q[0].nearest = pick(-3, 6);
     c.table = chance(50), c.one_table = chance(30), c.by = chance(50);
     c.factor = chance(40), c.relu = chance(50), c.values = chance(40);
+    c.spans = chance(30), c.own = chance(50);
     expect_kernel_is_plain(c, text("round ", round, ", ", p.pattern));
   }
 }

@@ -30,6 +30,10 @@ Tensor DynamicSpan::of_queries(const Tensor& x, Pass& pass) {
   return spans.unsqueeze(-1);
 }
 
+std::optional<QuerySpan> DynamicSpan::spans(const Tensor& q_raw) {
+  return QuerySpan{q_raw.select(-1, q_raw.size(-1) - 1), static_cast<double>(options_.ramp), options_.own};
+}
+
 Tensor DynamicSpan::apply(const Tile& tile, const std::vector<Tensor>&) {
   constexpr double kNone = 1e-30;  // of m: float32 has it, and the gradient of log m below it is not taken
   const auto type = tile.scores.scalar_type();

@@ -25,6 +25,7 @@ struct DynamicSpan : Score {
   DynamicSpan(const Options& options, const Context& context);
   int64_t query_columns() const override { return 1; }
   Tensor of_queries(const Tensor& x, Pass& pass) override;  ///< z, and the loss
+  std::optional<QuerySpan> spans(const Tensor& q_raw) override;
   Tensor apply(const Tile& tile, const std::vector<Tensor>& prepared) override;
   Tensor z(const Tensor& x) const;  ///< [B, L, D] -> [B, H, L]
   Tensor v, b;
