@@ -51,7 +51,7 @@ struct Entry {
 
 class Reader {
  public:
-  explicit Reader(const std::string& path) : path_(path) {
+  explicit Reader(const std::string& path, const std::string& kind = "checkpoint") : path_(path), kind_(kind) {
     descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor_ < 0) wrong("a file that can be read", std::strerror(errno));
     try {
@@ -86,7 +86,7 @@ class Reader {
  private:
   template <class Expected, class Found>
   [[noreturn]] void wrong(const Expected& expected, const Found& found) const {
-    fail("[checkpoint] ", path_, ": expected ", expected, "; found ", found);
+    fail("[", kind_, "] ", path_, ": expected ", expected, "; found ", found);
   }
 
   void read_bytes(void* out, size_t count, int64_t from) const {
@@ -214,15 +214,15 @@ class Reader {
     if (covered != size) wrong(text(covered, " bytes of data"), text(size, " bytes"));
   }
 
-  std::string path_;
+  std::string path_, kind_;
   int descriptor_ = -1;
   int64_t data_ = 0;  // where the data begin
 };
 
 }  // namespace
 
-TensorFile read_tensors(const std::string& path) {
-  Reader reader(path);
+TensorFile read_tensors(const std::string& path, const std::string& kind) {
+  Reader reader(path, kind);
   TensorFile file;
   file.metadata = reader.metadata;
   for (const Entry& entry : reader.entries) file.tensors.emplace(entry.name, reader.read(entry));

@@ -15,8 +15,9 @@ struct TensorFile {
 
 /// Reads every tensor into memory of its own (CPU, contiguous). Types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL.
 /// Nothing in the file is trusted: lengths, shapes, offsets, overlaps, gaps, duplicate names and the bytes of booleans
-/// are checked. Every fault throws Error "[checkpoint] PATH: expected ...; found ...", one line.
-TensorFile read_tensors(const std::string& path);
+/// are checked. Every fault throws Error "[checkpoint] PATH: expected ...; found ...", one line; a file of another kind
+/// gives its own word for `checkpoint`.
+TensorFile read_tensors(const std::string& path, const std::string& kind = "checkpoint");
 
 /// The metadata alone; the header is checked as above, the data are not read.
 std::map<std::string, std::string> read_metadata(const std::string& path);

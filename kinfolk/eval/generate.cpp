@@ -83,12 +83,42 @@ class Writer {
   bool stopped_ = false;
 };
 
-/// How it ended after its last byte.
-Generated end_of(Writer& writer, bool goes_on, const std::function<Generated(const std::string&)>& finish) {
-  if (writer.stopped()) return finish("stop string");
-  if (!goes_on) return finish("asked");
-  writer.finish();
-  return finish("tokens");
+/// int64 [1, n]; the newline where there is nothing to begin from.
+Tensor prompt_of(const Session& session, const std::string& prompt) {
+  const int64_t vocabulary = session.model().size().vocabulary;
+  if (prompt.empty() && !session.scores().defined()) {
+    return at::full({1, 1}, std::min<int64_t>('\n', vocabulary - 1), at::kLong);
+  }
+  Tensor tokens = at::empty({1, static_cast<int64_t>(prompt.size())}, at::kLong);
+  auto* token = tokens.data_ptr<int64_t>();
+  for (const unsigned char c : prompt) {
+    if (c >= vocabulary)
+      refuse("[generate.prompt] expected bytes below size.vocabulary = ", vocabulary, "; found ", int{c});
+    *token++ = c;
+  }
+  return tokens;
+}
+
+bool at_its_end(const Session& session) { return session.room() == 0 && session.at_limit() == "stop"; }
+
+/// The scores after the prompt; undefined: reading was asked to end.
+Tensor read_prompt(Session& session, const Tensor& prompt, const GenerateOptions& options, Generated& result) {
+  result.prompt_tokens = prompt.size(1);
+  if (session.at_limit() == "stop" && result.prompt_tokens > session.room()) {
+    refuse("[generate.prompt] expected at most ", session.room(), " bytes, since it is to stop there; found ",
+           result.prompt_tokens, " (refeed reads the newest half of what fits)");
+  }
+  result.prompt_skipped = session.skip(prompt);
+  const int64_t left = result.prompt_tokens - result.prompt_skipped;
+  const Tensor scores =
+      session.feed(prompt.narrow(1, result.prompt_skipped, left), [&](const Tensor& chunk, int64_t from) {
+        result.prompt_read = from + chunk.size(1);
+        result.largest_state = std::max(result.largest_state, session.bytes());
+        return !options.reading || options.reading(static_cast<double>(result.prompt_read) / static_cast<double>(left));
+      });
+  if (left == 0 && options.reading) options.reading(1);
+  if (session.scores().defined()) check_scores(session.scores());
+  return scores;
 }
 
 }  // namespace
@@ -104,30 +134,14 @@ Generated generate(Session& session, const std::string& prompt, const GenerateOp
   at::NoGradGuard no_grad;
   check_generate(options);
   if (session.lanes() != 1) fail("[generate] expected a session of one lane; found ", session.lanes());
-  Sampler sampler(options.sampler);
+  if (options.sampler.repetition != 1) session.keep_recent(options.sampler.repetition_window);
   Generated result;
   result.policy = session.policy();
-  std::vector<int64_t> history;
-  const int64_t vocabulary = session.model().size().vocabulary;
-  for (const unsigned char c : prompt) {
-    if (c >= vocabulary)
-      refuse("[generate.prompt] expected bytes below size.vocabulary = ", vocabulary, "; found ", int{c});
-    history.push_back(c);
-  }
-  if (history.empty() && !session.scores().defined()) history.push_back(std::min<int64_t>('\n', vocabulary - 1));
-  result.prompt_tokens = result.prompt_read = static_cast<int64_t>(history.size());
-  if (result.prompt_tokens > session.room()) {
-    if (session.at_limit() == "stop") {
-      refuse("[generate.prompt] expected at most ", session.room(), " bytes, since it is to stop there; found ",
-             result.prompt_tokens, " (refeed reads the newest half of what fits)");
-    }
-    // What a fresh state would forget at once is not read.
-    if (result.prompt_tokens > session.capacity()) result.prompt_read = std::max<int64_t>(1, session.capacity() / 2);
-  }
-
   const int64_t refeeds = session.refeeds();
   auto began = std::chrono::steady_clock::now();
+  Writer writer(options, out, result.text);
   const auto finish = [&](const std::string& ended) {
+    if (ended != "stop string" && (ended != "asked" || options.read_last)) writer.finish();
     result.ended = ended;
     result.decode_seconds = seconds_since(began);
     result.state_bytes = session.bytes();
@@ -136,38 +150,23 @@ Generated generate(Session& session, const std::string& prompt, const GenerateOp
     result.largest_state = std::max(result.largest_state, result.state_bytes);
     return result;
   };
-  if (result.prompt_read < result.prompt_tokens) session.reset();
-  const std::vector<int64_t> read(history.end() - result.prompt_read, history.end());
-  const auto all = static_cast<double>(std::max<int64_t>(1, result.prompt_read));
-  Tensor scores = session.feed(at::tensor(read, at::kLong).unsqueeze(0), [&](const Tensor& chunk, int64_t from) {
-    result.largest_state = std::max(result.largest_state, session.bytes());
-    return !options.reading || options.reading(static_cast<double>(from + chunk.size(1)) / all);
-  });
-  if (result.prompt_read == 0 && options.reading) options.reading(1);
+  Tensor scores = read_prompt(session, prompt_of(session, prompt), options, result);
   result.prompt_seconds = seconds_since(began);
   began = std::chrono::steady_clock::now();
   if (!scores.defined()) return finish("asked");
-  const auto window = static_cast<size_t>(options.sampler.repetition_window);
-  Writer writer(options, out, result.text);
+  const int64_t bytes = std::min<int64_t>(256, session.model().size().vocabulary);
+  Sampler sampler(options.sampler, session.position());
   while (options.tokens < 0 || result.tokens < options.tokens) {
+    if (at_its_end(session)) return finish(text("limit of ", session.capacity(), " tokens"));
     result.largest_state = std::max(result.largest_state, session.bytes());
-    const Sampler::Draw draw =
-        sampler.draw(scores.squeeze(0).narrow(0, 0, std::min<int64_t>(256, vocabulary)), history);
-    history.push_back(draw.token);
-    if (history.size() > 2 * window + 1024)
-      history.erase(history.begin(), history.end() - static_cast<int64_t>(window));
+    const Sampler::Draw draw = sampler.draw(scores.squeeze(0).narrow(0, 0, bytes), session.recent());
     ++result.tokens;
     const bool goes_on = writer.add(draw);
-    const bool last = writer.stopped() || !goes_on || (options.tokens >= 0 && result.tokens == options.tokens);
-    if (last && !options.read_last) return end_of(writer, goes_on, finish);
-    if (session.room() == 0 && session.at_limit() == "stop") {
-      writer.finish();
-      return finish(text("limit of ", session.capacity(), " tokens"));
-    }
-    scores = session.step(at::tensor({draw.token}, at::kLong));
-    if (last) return end_of(writer, goes_on, finish);
+    const bool last = writer.stopped() || !goes_on || result.tokens == options.tokens;
+    if (!last || options.read_last) scores = session.step(at::tensor({draw.token}, at::kLong));
+    if (last && options.read_last) check_scores(scores);
+    if (last) return finish(writer.stopped() ? "stop string" : goes_on ? "tokens" : "asked");
   }
-  writer.finish();
   return finish("tokens");
 }
 

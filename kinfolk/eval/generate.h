@@ -23,11 +23,12 @@ struct GenerateOptions {
 };
 
 struct Generated {
-  std::string text;           ///< what was added to the prompt; of an endless text that `out` receives, the end
-  std::string ended;          ///< "tokens", "stop string", "limit of N tokens" or "asked" (a callback returned false)
-  std::string policy;         ///< what the member keeps, and does at its limit, in words
-  int64_t prompt_tokens = 0;  ///< 1 for an empty prompt: the newline
-  int64_t prompt_read = 0;    ///< fewer when the prompt is longer than what fits: its newest half-capacity
+  std::string text;            ///< what was added to the prompt; of an endless text that `out` receives, the end
+  std::string ended;           ///< "tokens", "stop string", "limit of N tokens" or "asked" (a callback returned false)
+  std::string policy;          ///< what the member keeps, and does at its limit, in words
+  int64_t prompt_tokens = 0;   ///< 1 for an empty prompt: the newline
+  int64_t prompt_read = 0;     ///< fewer where the limit forgets its beginning, or reading was asked to end
+  int64_t prompt_skipped = 0;  ///< at its beginning, as Session::skip counts them
   int64_t tokens = 0, refeeds = 0;
   int64_t state_bytes = 0, largest_state = 0, most_bytes = -1;  ///< Session::bytes at the end, and at most; its bound
   double prompt_seconds = 0, decode_seconds = 0;
@@ -47,7 +48,10 @@ void check_generate(const GenerateOptions& options);
 Generated generate(Model& model, const std::string& prompt, const GenerateOptions& options,
                    const std::function<bool(const Piece&)>& out = {});
 /// Goes on from what the session has read, then the prompt, which may be empty. With read_last the session has read all
-/// of the text afterwards. (A stop string and what stood behind it is read although it is not let out.)
+/// of the text afterwards. (A stop string and what stood behind it is read although it is not let out.) Then texts do
+/// not depend on how they are split into calls: draws are counted by the session's position, and recent bytes are the
+/// session's. Where it is to stop at the limit, the text ends when the session can read no more; a call that begins
+/// there writes nothing. Throws Error for scores that are no numbers.
 Generated generate(Session& session, const std::string& prompt, const GenerateOptions& options,
                    const std::function<bool(const Piece&)>& out = {});
 

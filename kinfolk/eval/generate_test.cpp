@@ -161,7 +161,7 @@ TEST(Generate, RefeedIsAFreshStateOfTheNewestHalf) {
   options.session.at_limit = "stop";
   const Generated stopped = generate(*model, "a", options);
   EXPECT_EQ(stopped.ended, "limit of 8 tokens");
-  EXPECT_EQ(stopped.text, result.text.substr(0, 8));
+  EXPECT_EQ(stopped.text, result.text.substr(0, 7));  // "a" and 7 bytes
 }
 
 TEST(Generate, PromptLongerThanWhatFits) {
@@ -170,11 +170,141 @@ TEST(Generate, PromptLongerThanWhatFits) {
   options.tokens = 3, options.sampler.temperature = 0;
   const Generated result = generate(*model, "abcdefghijkl", options);
   EXPECT_EQ(result.prompt_tokens, 12);
-  EXPECT_EQ(result.prompt_read, 4);
-  EXPECT_EQ(result.text, generate(*model, "ijkl", options).text);
+  EXPECT_EQ(result.prompt_skipped, 4);  // at the 9th byte a fresh state is made from the newest 4
+  EXPECT_EQ(result.prompt_read, 8);
+  EXPECT_EQ(result.text, generate(*model, "efghijkl", options).text);
   options.session.at_limit = "stop";
   EXPECT_THROW(generate(*model, "abcdefghijkl", options), UsageError);
   EXPECT_EQ(generate(*model, "abcdefgh", options).ended, "limit of 8 tokens");
+}
+
+// What is read does not depend on how the prompt is split into calls, wherever the limit falls.
+TEST(Generate, APromptAtTheLimitInOneCallAndInMany) {
+  const auto positions = bytes_model("gpt", 8), keys = bytes_model("rope");
+  std::string prompt;
+  for (int i = 0; i < 60; ++i) prompt += static_cast<char>('a' + i * i % 23);
+  for (const auto& [model, limit] : {std::pair(positions, int64_t{0}), {keys, keys->most_bytes(1, 11) + 11 * 8}}) {
+    GenerateOptions options;
+    options.tokens = 0, options.read_last = true, options.sampler.temperature = 0;
+    options.session.memory_limit = limit, options.session.at_limit = "refeed";
+    for (const size_t length : {3, 8, 9, 11, 12, 16, 17, 23, 40, 60}) {
+      for (const size_t piece : {1, 5, 7, 19}) {
+        SCOPED_TRACE(text(length, " bytes in pieces of ", piece));
+        Session one(*model, options.session), many(*model, options.session);
+        const Generated whole = generate(one, prompt.substr(0, length), options);
+        int64_t read = 0;
+        for (size_t at = 0; at < length; at += piece) {
+          read = generate(many, prompt.substr(at, std::min(piece, length - at)), options).tokens;
+        }
+        EXPECT_EQ(one.position(), static_cast<int64_t>(length));
+        EXPECT_EQ(many.position(), static_cast<int64_t>(length));
+        EXPECT_EQ(one.room(), many.room());
+        EXPECT_EQ(one.refeeds(), many.refeeds());
+        EXPECT_EQ(whole.refeeds, one.refeeds());
+        EXPECT_EQ(whole.prompt_skipped + whole.prompt_read, static_cast<int64_t>(length));
+        EXPECT_LE(whole.prompt_read, one.capacity());
+        EXPECT_EQ(one.recent(), many.recent());
+        EXPECT_EQ(read, 0);
+        EXPECT_LE(difference(one.scores(), many.scores()), 1e-4);
+      }
+    }
+  }
+}
+
+// Draws and recent bytes go on from call to call.
+TEST(Generate, TextInOneCallAndInMany) {
+  const auto model = bytes_model("rope");
+  make_uniform(*model);
+  GenerateOptions options;
+  options.sampler.temperature = 1, options.sampler.repetition = 1.5, options.read_last = true, options.tokens = 30;
+  const std::string whole = generate(*model, "It was", options).text;
+  options.tokens = 10;
+  Session session(*model);
+  std::string joined;
+  for (const char* prompt : {"It was", "", ""}) joined += generate(session, prompt, options).text;
+  EXPECT_EQ(joined, whole);
+  options.sampler.repetition_window = 5000;
+  EXPECT_EQ(generate(session, "", options).tokens, 10);  // all that was read is known
+  Session longer(*model);
+  longer.feed(at::zeros({1, 3000}, at::kLong));
+  EXPECT_THROW(generate(longer, "", options), UsageError);
+}
+
+TEST(Generate, StopsAtTheLimitOnceAndForAll) {
+  const auto model = bytes_model("gpt", 8);
+  GenerateOptions options;
+  options.tokens = 5, options.read_last = true, options.session.at_limit = "stop";
+  const std::string whole = [&] {
+    GenerateOptions more = options;
+    more.tokens = 100;
+    return generate(*model, "abc", more).text;
+  }();
+  EXPECT_EQ(whole.size(), 5u);
+  options.tokens = 3;
+  Session session(*model, options.session);
+  std::string joined;
+  const std::pair<int64_t, std::string> ends[] = {{3, "tokens"}, {2, "limit of 8 tokens"}, {0, "limit of 8 tokens"}};
+  for (const auto& [tokens, ended] : ends) {
+    const Generated result = generate(session, joined.empty() ? "abc" : "", options);
+    EXPECT_EQ(result.tokens, tokens);
+    EXPECT_EQ(result.ended, ended);
+    joined += result.text;
+    EXPECT_EQ(session.position(), static_cast<int64_t>(3 + joined.size()));
+  }
+  EXPECT_EQ(joined, whole);
+}
+
+TEST(Generate, WhatAnInterruptLeavesIsWrittenIfItIsRead) {
+  const auto model = bytes_model("rope");
+  make_uniform(*model);
+  GenerateOptions options;
+  options.tokens = 300, options.sampler.temperature = 1, options.read_last = true;
+  for (int64_t end = 1; end < 60; ++end) {
+    Session session(*model);
+    std::string written;
+    int64_t calls = 0;
+    const Generated result = generate(session, "a", options, [&](const Piece& piece) {
+      written += piece.text;
+      return ++calls != end;
+    });
+    EXPECT_EQ(result.ended, "asked");
+    EXPECT_EQ(static_cast<int64_t>(written.size()) + 1, session.position());
+  }
+}
+
+TEST(Generate, SaysHowMuchOfAPromptWasRead) {
+  const auto model = bytes_model("rope");
+  GenerateOptions options;
+  options.session.chunk = 10;
+  int64_t calls = 0;
+  options.reading = [&](double) { return ++calls < 3; };
+  const Generated result = generate(*model, std::string(100, 'x'), options);
+  EXPECT_EQ(result.ended, "asked");
+  EXPECT_EQ(result.prompt_tokens, 100);
+  EXPECT_EQ(result.prompt_skipped, 0);
+  EXPECT_EQ(result.prompt_read, 30);
+}
+
+TEST(Generate, ScoresThatAreNoNumbersAreAnError) {
+  const auto model = bytes_model("rope");
+  {
+    at::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.fill_(NAN);
+  }
+  for (const int64_t tokens : {0, 5}) {
+    for (const double temperature : {0.0, 1.0}) {
+      GenerateOptions options;
+      options.tokens = tokens, options.sampler.temperature = temperature;
+      try {
+        generate(*model, "abc", options);
+        ADD_FAILURE() << "no error";
+      } catch (const UsageError& error) {
+        ADD_FAILURE() << error.what();
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("found NaN"), std::string::npos) << error.what();
+      }
+    }
+  }
 }
 
 TEST(Generate, MemoryLimitIsKeptAtEveryStepByEveryMember) {

@@ -11,8 +11,10 @@ void require(bool good, const char* key, const char* expected, double found) {
   if (!good) refuse("[sampler.", key, "] expected ", expected, "; found ", found);
 }
 
+constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;
+
 double next_unit(uint64_t& state) {  // SplitMix64
-  uint64_t z = (state += 0x9E3779B97F4A7C15ull);
+  uint64_t z = (state += kStep);
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
@@ -25,9 +27,19 @@ double log_sum(const std::vector<double>& scores) {
   return largest + std::log(sum);
 }
 
+[[noreturn]] void no_numbers() {
+  fail("[sampler.scores] expected scores that are numbers; found NaN or infinity (of a run that diverged, or a file ",
+       "that was changed)");
+}
+
 }  // namespace
 
-Sampler::Sampler(const SamplerOptions& options) : options_(options), state_(options.seed) {
+void check_scores(const Tensor& scores) {
+  if (!scores.to(at::kDouble).logsumexp(-1).isfinite().all().item<bool>()) no_numbers();
+}
+
+Sampler::Sampler(const SamplerOptions& options, int64_t drawn)
+    : options_(options), state_(options.seed + static_cast<uint64_t>(drawn) * kStep) {
   require(options.temperature >= 0 && std::isfinite(options.temperature), "temperature", "0 or more",
           options.temperature);
   require(options.top_k >= 0, "top_k", "0 or more", static_cast<double>(options.top_k));
@@ -44,6 +56,7 @@ Sampler::Draw Sampler::draw(const Tensor& scores, const std::vector<int64_t>& re
   const std::vector<double> plain(data, data + flat.numel());
   std::vector<double> s = plain;
   const double normaliser = log_sum(plain);
+  if (!std::isfinite(normaliser)) no_numbers();
   if (options_.repetition != 1) {
     const size_t window = std::min(recent.size(), static_cast<size_t>(options_.repetition_window));
     std::vector<bool> done(s.size(), false);

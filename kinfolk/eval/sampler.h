@@ -20,14 +20,18 @@ struct SamplerOptions {
   uint64_t seed = 1;
 };
 
+/// Throws Error for scores [..., V] with a NaN, or an infinity that leaves no probabilities: of a run that diverged.
+void check_scores(const Tensor& scores);
+
 class Sampler {
  public:
-  explicit Sampler(const SamplerOptions& options);  ///< throws UsageError for values that make no sense
+  /// Throws UsageError for values that make no sense. `drawn`: begins as one that has drawn so often before.
+  explicit Sampler(const SamplerOptions& options, int64_t drawn = 0);
   struct Draw {
     int64_t token;
     double log_probability;  ///< under the model itself, before any of the options
   };
-  /// scores [V] of any type; recent: the tokens so far, newest last.
+  /// scores [V] of any type, as `check_scores` wants them; recent: the tokens so far, newest last.
   Draw draw(const Tensor& scores, const std::vector<int64_t>& recent);
 
  private:

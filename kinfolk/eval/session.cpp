@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kinfolk/core/errors.h"
+#include "kinfolk/nn/retrieve/retriever.h"
 
 namespace kinfolk {
 namespace {
@@ -116,6 +117,48 @@ void Session::remember(const Tensor& tokens, const Tensor& valid) {
   }
 }
 
+void Session::note_recent(const Tensor& tokens, const Tensor& valid) {
+  for (int64_t lane = 0; lane < lanes(); ++lane) {
+    auto& kept = recent_[static_cast<size_t>(lane)];
+    Tensor row = tokens[lane];
+    if (valid.defined()) row = row.masked_select(valid[lane]);
+    const int64_t n = std::min(row.numel(), keep_recent_);
+    row = row.narrow(0, row.numel() - n, n).cpu().contiguous();
+    kept.insert(kept.end(), row.const_data_ptr<int64_t>(), row.const_data_ptr<int64_t>() + n);
+    if (kept.size() > 2 * static_cast<size_t>(keep_recent_)) kept.erase(kept.begin(), kept.end() - keep_recent_);
+  }
+}
+
+void Session::keep_recent(int64_t tokens) {
+  if (tokens < 0) refuse("[session.recent] expected at least 0 tokens; found ", tokens);
+  for (int64_t lane = 0; lane < lanes(); ++lane) {
+    const auto known = static_cast<int64_t>(recent(lane).size());
+    if (const int64_t read = position(lane); known < std::min(tokens, read)) {
+      refuse("[session.recent] expected at most ", known, " of the newest tokens, which it holds of the ", read,
+             " that it has read; found ", tokens);
+    }
+  }
+  keep_recent_ = std::max(keep_recent_, tokens);
+}
+
+int64_t Session::skip(const Tensor& tokens) {
+  if (capacity_ == INT64_MAX || options_.at_limit == "stop" || tokens.size(1) <= room()) return 0;
+  // A fresh state is made where the room ends, and again after each `rest` tokens, as long as more come.
+  const int64_t half = capacity_ / 2, rest = capacity_ - half, beyond = tokens.size(1) - room();
+  const int64_t fresh = (beyond + rest - 1) / rest, skipped = room() + (fresh - 1) * rest - half;
+  if (skipped <= 0) return 0;  // the last fresh state is made from what was read before, too
+  note_recent(tokens.narrow(1, 0, skipped), {});
+  for (int64_t lane = 0; lane < lanes(); ++lane) {
+    dropped_[static_cast<size_t>(lane)] = position(lane) + skipped;
+    history_[static_cast<size_t>(lane)].clear();
+  }
+  state_ = {};  // before the new one: both together would be more than the limit
+  state_ = model_->start(lanes());
+  used_ = 0;
+  refeeds_ += fresh;
+  return skipped;
+}
+
 /// A fresh state from the newest half of each lane's tokens.
 void Session::refeed() {
   const auto half = static_cast<size_t>(capacity_ / 2);
@@ -179,6 +222,7 @@ Tensor Session::feed(const Tensor& tokens, const Visit& visit, const Facts& fact
     const Tensor piece = tokens.narrow(1, at, n), valid = some.count("valid") ? some.at("valid") : Tensor();
     const Tensor scores = call(piece, some);  // [B, n, V]
     remember(piece, valid);
+    note_recent(piece, valid);
     scores_ = last_scores(scores, valid, scores_);
     if (visit && !visit(scores, at)) return {};
     at += n;
@@ -211,6 +255,8 @@ void Session::truncate(int64_t position, int64_t lane) {
     }
     auto& kept = next.history_[static_cast<size_t>(b)];
     kept.resize(kept.size() - std::min(kept.size(), static_cast<size_t>(read - position)));
+    auto& recent = next.recent_[static_cast<size_t>(b)];
+    recent.resize(recent.size() - std::min(recent.size(), static_cast<size_t>(read - position)));
     next.scores_ = Tensor();
   }
   next.used_ = next.capacity_ == INT64_MAX ? 0 : next.state_.tensors.at("seen").max().item<int64_t>();
@@ -224,6 +270,7 @@ void Session::reset(int64_t lane) {
   if (lane < 0) {
     state_ = model_->start(lanes());
     history_.assign(static_cast<size_t>(lanes()), {});
+    recent_.assign(static_cast<size_t>(lanes()), {});
     dropped_.assign(static_cast<size_t>(lanes()), 0);
     scores_ = Tensor();
     used_ = 0;
@@ -231,6 +278,7 @@ void Session::reset(int64_t lane) {
   }
   state_.put_lane(lane, model_->start(1));
   history_[static_cast<size_t>(lane)] = std::vector<int64_t>();
+  recent_[static_cast<size_t>(lane)].clear();
   dropped_[static_cast<size_t>(lane)] = 0;
   scores_ = Tensor();
   if (capacity_ != INT64_MAX) used_ = state_.tensors.at("seen").max().item<int64_t>();
@@ -241,10 +289,11 @@ void Session::select(const Tensor& lanes) {
   next.options_.lanes = lanes.numel();
   next.plan();
   next.state_.select(lanes);
-  next.history_.clear(), next.dropped_.clear();
+  next.history_.clear(), next.recent_.clear(), next.dropped_.clear();
   for (int64_t n = 0; n < lanes.numel(); ++n) {
     const auto from = static_cast<size_t>(lanes[n].item<int64_t>());
     next.history_.push_back(history_.at(from));
+    next.recent_.push_back(recent_.at(from));
     next.dropped_.push_back(dropped_.at(from));
   }
   if (next.scores_.defined()) next.scores_ = next.scores_.index_select(0, lanes);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kinfolk/core/safetensors.h"
 #include "kinfolk/nn/model.h"
 
 namespace kinfolk {
@@ -45,9 +46,18 @@ class Session {
   Tensor feed(const Tensor& tokens, const Visit& visit = {}, const Facts& facts = {});
   Tensor step(const Tensor& token) { return feed(token.view({-1, 1})); }  ///< int64 [B]
   Tensor scores() const { return scores_; }  ///< of the last feed; undefined before it and after `truncate`
+  /// Of tokens int64 [B, L] that are to be fed next, how many at the front `feed` would read only to forget them at the
+  /// limit: they are counted as read, and a fresh state is there for the rest, which is never empty. 0: nothing
+  /// changes.
+  int64_t skip(const Tensor& tokens);
 
   int64_t lanes() const { return options_.lanes; }
   int64_t position(int64_t lane = 0) const;  ///< valid tokens that were read
+  /// The newest valid tokens that were read, oldest first, at least 1024 or as many as `keep_recent` asked for (all,
+  /// where fewer were read). They are no part of the state, and `bytes` leaves them out.
+  const std::vector<int64_t>& recent(int64_t lane = 0) const { return recent_.at(static_cast<size_t>(lane)); }
+  /// Throws UsageError when so many can no longer be known.
+  void keep_recent(int64_t tokens);
   /// Takes lanes (-1: all) back to their first `position` tokens. Throws Error with the reason where the member cannot,
   /// and then nothing has changed: recurrent states keep no past, and windows no keys that were dropped. 0 is `reset`.
   void truncate(int64_t position, int64_t lane = -1);
@@ -63,8 +73,8 @@ class Session {
   const std::string& at_limit() const { return options_.at_limit; }
   std::string policy() const;  ///< what is kept of the past, and what happens at the limit, in words
 
-  /// One safetensors file: state, last scores, and metadata (format, version, recipe, fingerprint of the model,
-  /// position). It appears whole or not at all.
+  /// One safetensors file: state, last scores, recent tokens, and metadata (format, version, recipe, fingerprint of the
+  /// model, position, checksum of all of it). It appears whole or not at all.
   void save(const std::string& path) const;
   /// Lanes are those of the file. Throws Error "[session] PATH: expected ...; found ..." for a file of another model,
   /// another recipe or another program, and for one that was cut or changed.
@@ -78,6 +88,7 @@ class Session {
   void refeed();
   Tensor call(const Tensor& tokens, const Facts& facts);
   void remember(const Tensor& tokens, const Tensor& valid);
+  void note_recent(const Tensor& tokens, const Tensor& valid);
   int64_t history_bytes() const;
 
   Model* model_;
@@ -86,9 +97,14 @@ class Session {
   State state_;
   Tensor scores_;                              // [B, V]
   std::vector<std::vector<int64_t>> history_;  // newest tokens of each lane, where a refeed may come
+  std::vector<std::vector<int64_t>> recent_;   // newest tokens of each lane, as many as are kept or up to twice that
   std::vector<int64_t> dropped_;               // tokens of each lane before the state's first
-  int64_t newest_ = 0;                         // Pass::newest
+  int64_t keep_recent_ = 1024;
+  int64_t newest_ = 0;  // Pass::newest
   int64_t capacity_ = INT64_MAX, most_ = -1, used_ = 0, refeeds_ = 0;
 };
+
+/// 16 hexadecimal digits of every tensor and all metadata of a session's file but the checksum itself.
+std::string session_checksum(const TensorFile& file);
 
 }  // namespace kinfolk

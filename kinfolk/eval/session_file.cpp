@@ -11,9 +11,9 @@
 namespace kinfolk {
 namespace {
 
-constexpr auto kFormat = "kinfolk-session-1";
+constexpr auto kFormat = "kinfolk-session-2", kAnyFormat = "kinfolk-session-", kChecksum = "checksum";
 constexpr auto kState = "state/", kScores = "scores", kHistory = "history", kCounts = "history_counts",
-               kDropped = "dropped";
+               kRecent = "recent", kRecentCounts = "recent_counts", kDropped = "dropped";
 
 [[noreturn]] void wrong(const std::string& path, const std::string& expected, const std::string& found) {
   fail("[session] ", path, ": expected ", expected, "; found ", found);
@@ -48,35 +48,72 @@ bool fits(const Tensor& found, const Tensor& fresh) {
   return differ == 0 || (differ == 1 && found.size(0) == fresh.size(0));
 }
 
+/// Tokens of all lanes one after another, and how many there are of each; of a lane the newest `most` at most.
+void put_tokens(TensorFile& file, const char* name, const char* counts_name,
+                const std::vector<std::vector<int64_t>>& lanes, int64_t most) {
+  std::vector<int64_t> tokens, counts;
+  for (const auto& kept : lanes) {
+    const auto count = std::min(most, static_cast<int64_t>(kept.size()));
+    tokens.insert(tokens.end(), kept.end() - count, kept.end());
+    counts.push_back(count);
+  }
+  if (!tokens.empty()) file.tensors[name] = at::tensor(tokens, at::kLong);
+  file.tensors[counts_name] = at::tensor(counts, at::kLong);
+}
+
+/// What `put_tokens` has put; at most `most` of a lane.
+std::vector<std::vector<int64_t>> lanes_of(const std::string& path, const Tensor& tokens, const Tensor& counts,
+                                           int64_t most) {
+  std::vector<std::vector<int64_t>> out;
+  int64_t at = 0, left = tokens.defined() ? tokens.numel() : 0;
+  for (int64_t lane = 0; lane < counts.numel(); ++lane) {
+    const int64_t count = counts[lane].item<int64_t>(), fit = std::min(count, most);
+    if (count > left) wrong(path, "as many tokens as it counts", "fewer");
+    auto& kept = out.emplace_back(static_cast<size_t>(fit));
+    const int64_t* from = fit > 0 ? tokens.const_data_ptr<int64_t>() + at + count - fit : nullptr;
+    std::copy(from, from + fit, kept.begin());
+    at += count, left -= count;
+  }
+  return out;
+}
+
+uint64_t hash_words(const std::string& words, uint64_t seed) { return hash_bytes(words.data(), words.size(), seed); }
+
 }  // namespace
+
+std::string session_checksum(const TensorFile& file) {
+  uint64_t hash = 0;
+  for (const auto& [key, value] : file.metadata)
+    if (key != kChecksum) hash = hash_words(value, hash_words(key, hash));
+  for (const auto& [name, tensor] : file.tensors) {
+    const Tensor plain = tensor.contiguous();
+    hash = hash_words(text(name, ' ', plain.scalar_type(), ' ', plain.sizes()), hash);
+    hash = hash_bytes(plain.const_data_ptr(), plain.nbytes(), hash);
+  }
+  return hexadecimal(hash);
+}
 
 void Session::save(const std::string& path) const {
   TensorFile file;
   for (const auto& [name, tensor] : state_.flat(kState)) file.tensors[name] = tensor.detach().cpu().contiguous();
   if (scores_.defined()) file.tensors[kScores] = scores_.cpu().contiguous();
-  std::vector<int64_t> tokens, counts, positions;
-  for (int64_t lane = 0; lane < lanes(); ++lane) {
-    const auto& kept = history_[static_cast<size_t>(lane)];
-    tokens.insert(tokens.end(), kept.begin(), kept.end());
-    counts.push_back(static_cast<int64_t>(kept.size()));
-    positions.push_back(position(lane));
-  }
-  if (!tokens.empty()) file.tensors[kHistory] = at::tensor(tokens, at::kLong);
-  file.tensors[kCounts] = at::tensor(counts, at::kLong);
+  put_tokens(file, kHistory, kCounts, history_, INT64_MAX);
+  put_tokens(file, kRecent, kRecentCounts, recent_, keep_recent_);
   file.tensors[kDropped] = at::tensor(dropped_, at::kLong);
   std::string places;
-  for (const int64_t at : positions) places += text(places.empty() ? "" : " ", at);
+  for (int64_t lane = 0; lane < lanes(); ++lane) places += text(places.empty() ? "" : " ", position(lane));
   file.metadata = {{"format", kFormat},
                    {"version", kVersion},
                    {"name", model_->recipe().name},
                    {"member", member_text(*model_)},
                    {"fingerprint", fingerprint(*model_)},
                    {"position", places}};
+  file.metadata[kChecksum] = session_checksum(file);
   write_tensors(path, file);
 }
 
 Session Session::load(Model& model, const std::string& path, SessionOptions options) {
-  TensorFile file = read_tensors(path);
+  TensorFile file = read_tensors(path, "session");
   const auto said = [&](const std::string& key) {
     const auto found = file.metadata.find(key);
     return found == file.metadata.end() ? std::string() : found->second;
@@ -84,7 +121,13 @@ Session Session::load(Model& model, const std::string& path, SessionOptions opti
   if (said("format") != kFormat) {
     const std::string format = said("format");
     wrong(path, text("a session of format ", kFormat),
-          format.empty() ? "a safetensors file of another program" : "format " + format);
+          format.empty()                     ? "a safetensors file of another program"
+          : format.rfind(kAnyFormat, 0) == 0 ? "format " + format + ", of another version of this program"
+                                             : "format " + format);
+  }
+  if (const std::string sum = session_checksum(file); said(kChecksum) != sum) {
+    wrong(path, text("bytes with the checksum ", said(kChecksum), ", as they were saved"),
+          text(sum, " (the file was changed)"));
   }
   if (const std::string here = fingerprint(model); said("fingerprint") != here) {
     wrong(path, text("a session of this model, with the fingerprint ", here),
@@ -108,10 +151,13 @@ Session Session::load(Model& model, const std::string& path, SessionOptions opti
     return t;
   };
   const Tensor counts = take(kCounts, at::kLong, 1), dropped = take(kDropped, at::kLong, 1);
-  const Tensor tokens = take(kHistory, at::kLong, 1, false);
+  const Tensor recent_counts = take(kRecentCounts, at::kLong, 1);
+  const Tensor tokens = take(kHistory, at::kLong, 1, false), recent = take(kRecent, at::kLong, 1, false);
   const int64_t lanes = counts.numel();
-  if (lanes < 1 || dropped.numel() != lanes || counts.lt(0).any().item<bool>() || dropped.lt(0).any().item<bool>()) {
-    wrong(path, "counts of each lane", text(counts.sizes(), " and ", dropped.sizes()));
+  for (const Tensor& one : {counts, dropped, recent_counts}) {
+    if (lanes < 1 || one.numel() != lanes || one.lt(0).any().item<bool>()) {
+      wrong(path, "counts of each lane", text(counts.sizes(), " and ", one.sizes()));
+    }
   }
   options.lanes = lanes;
   Session out(model, options);
@@ -134,19 +180,11 @@ Session Session::load(Model& model, const std::string& path, SessionOptions opti
   }
   if (!file.tensors.empty()) wrong(path, "no tensors besides those of the state", file.tensors.begin()->first);
   out.state_ = State::from_flat(found);
-  int64_t at = 0;
-  for (int64_t lane = 0; lane < lanes; ++lane) {
-    const int64_t count = counts[lane].item<int64_t>();
-    if (at + count > (tokens.defined() ? tokens.numel() : 0)) wrong(path, "as many tokens as it counts", "fewer");
-    auto& kept = out.history_[static_cast<size_t>(lane)];
-    if (out.capacity_ != INT64_MAX && options.at_limit != "stop") {
-      const int64_t fit = std::min(count, out.capacity_);
-      for (int64_t n = count - fit; n < count; ++n) kept.push_back(tokens[at + n].item<int64_t>());
-      kept.shrink_to_fit();
-    }
-    out.dropped_[static_cast<size_t>(lane)] = dropped[lane].item<int64_t>();
-    at += count;
-  }
+  const bool remembers = out.capacity_ != INT64_MAX && options.at_limit != "stop";
+  out.history_ = lanes_of(path, tokens, counts, remembers ? out.capacity_ : 0);
+  out.recent_ = lanes_of(path, recent, recent_counts, INT64_MAX);
+  for (const auto& kept : out.recent_) out.keep_recent_ = std::max(out.keep_recent_, static_cast<int64_t>(kept.size()));
+  out.dropped_.assign(dropped.const_data_ptr<int64_t>(), dropped.const_data_ptr<int64_t>() + lanes);
   const Tensor seen = out.state_.tensors.at("seen");
   if (seen.lt(0).any().item<bool>()) wrong(path, "positions of at least 0", "others");
   if (out.capacity_ != INT64_MAX) {
