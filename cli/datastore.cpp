@@ -1,4 +1,5 @@
 // datastore: hidden states of a text with what followed them, on disk; for kNN-LM and SPALM.
+#include <cmath>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
@@ -102,7 +103,7 @@ void run_add(const Flags& flags) {
            "; found none (--run RUN says where it is)");
   }
   LoadedRun run = load_text_run(file, flags.sets);
-  store->check(*run.model);
+  check_keys(*run.model, *store);
   const Text text = text_of(flags);
   {
     DatastoreWriter writer(flags.store, read_manifest(flags.store));
@@ -153,13 +154,20 @@ void print_points(const char* title, const std::vector<TunePoint>& points) {
   }
 }
 
+std::string error_text(double error) {
+  if (!std::isfinite(error)) return "-";  // one window has no spread
+  char out[32];
+  std::snprintf(out, sizeof out, "%.4f", error);
+  return out;
+}
+
 void run_tune(const Flags& flags) {
   const auto store = Datastore::open(flags.store);
   LoadedRun run = load_text_run(checkpoint_file(flags.run, flags.checkpoint), flags.sets);
   if (dynamic_cast<Spalm*>(&run.model->head())) {
     refuse("[datastore.tune] expected a run without a gate, or knn_lm; found spalm, whose gate is learned by train");
   }
-  store->check(*run.model);
+  check_keys(*run.model, *store);
   const Bytes text = flags.whole ? read_text(flags.text).bytes : read_corpus(flags.text).valid.bytes;
   const auto search = open_search(flags.search, store, flags.effort);
   TuneOptions options;
@@ -188,8 +196,8 @@ void run_tune(const Flags& flags) {
     print_points("for each k the best of the others", result.by_k());
     print_points("for each temperature", result.by_temperature());
     print_points("for each lambda", result.by_lambda());
-    std::printf("\nwithout the store %.4f bits/byte, with it %.4f (gain %.4f +- %.4f)\n", result.before, best.bits,
-                result.before - best.bits, result.gain_error);
+    std::printf("\nwithout the store %.4f bits/byte, with it %.4f (gain %.4f +- %s)\n", result.before, best.bits,
+                result.before - best.bits, error_text(result.gain_error).c_str());
     std::printf("--set head.k=%lld --set head.temperature=%g --set head.lambda=%g\n", static_cast<long long>(best.k),
                 best.temperature, best.lambda);
   }

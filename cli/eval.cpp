@@ -178,7 +178,20 @@ void run_eval(const EvalFlags& flags) {
     if (from->lanes() != 1) refuse("[--load-session] expected a session of one lane; found ", from->lanes());
     options.from = &*from, options.lanes = 1;
   }
+  const Traits traits = model.traits();
+  for (const auto& [flag, given] :
+       {std::pair("--memory-limit", flags.memory_limit), {"--save-session", flags.save_session}}) {
+    if (!given.empty() && !traits.streams) {
+      refuse("[", flag, "] expected a member that carries a state; found ", loaded.record.recipe.name, ": ",
+             traits.why_not);
+    }
+  }
   if (!flags.save_session.empty()) {
+    const int64_t block = model.size().context;
+    if ((flags.mode == "blocks" || traits.context > 0) && options.lengths[0] > block) {
+      refuse("[--save-session] expected a text of at most ", block,
+             " bytes, since a fresh state reads each block; found ", options.lengths[0]);
+    }
     if (flags.windows != 1 || options.lengths.size() != 1) {
       refuse("[--save-session] expected one text to be read: --windows 1 and one of --lengths; found several");
     }
@@ -242,12 +255,16 @@ void add_eval(CLI::App& app, int&) {
              "Where the memory limit is met by a member that keeps every key. drop: the newest keys that fit are kept; "
              "refeed: go on with a fresh state made from the newest half");
   command
-      ->add_option("--load-session", flags->load_session,
-                   "Windows go on from what this session has read (see generate), not from nothing")
+      ->add_option(
+          "--load-session", flags->load_session,
+          "Windows go on from what this session has read (see generate), not from nothing; not where every block "
+          "begins from nothing")
       ->type_name("FILE");
   command
-      ->add_option("--save-session", flags->save_session,
-                   "With --windows 1 and one length: what has read them, to go on from with generate or eval")
+      ->add_option(
+          "--save-session", flags->save_session,
+          "With --windows 1 and one length: what has read them, to go on from with generate or eval (where every "
+          "block begins from nothing: of one block at most)")
       ->type_name("FILE");
   command->add_option("--checkpoint", flags->checkpoint, "last, best, or the name of a numbered one")
       ->capture_default_str()

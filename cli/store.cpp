@@ -43,6 +43,7 @@ bool retrieves(const LoadedRun& run) { return dynamic_cast<Retrieves*>(&run.mode
 void attach(LoadedRun& run, const std::string& given, const std::vector<std::string>& sets,
             std::span<const uint8_t> scored) {
   auto store = Datastore::open(given);
+  check_keys(*run.model, *store);
   attach_store(*run.model, store, set_in_head(sets));
   auto& head = dynamic_cast<Retrieves&>(run.model->head());
   auto own = own_entries(*store, scored);
@@ -80,7 +81,10 @@ void refuse_store_of_images(const LoadedRun& run, const std::string& given) {
 
 void retrieve_while_training(TrainHooks& hooks, const std::string& store) {
   const auto kept = Datastore::open(store);
-  hooks.on_model = [kept](Model& model) { attach_store(model, kept); };
+  hooks.on_model = [kept](Model& model) {
+    check_keys(model, *kept);
+    attach_store(model, kept);
+  };
   // Found once for each of the two texts.
   auto own = std::make_shared<std::map<const Text*, std::vector<OwnRun>>>();
   hooks.on_text = [kept, own](Model& model, const Text& text) {

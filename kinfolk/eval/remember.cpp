@@ -77,6 +77,33 @@ void fill_store(Model& model, std::span<const uint8_t> text, int64_t limit,
       progress);
 }
 
+void check_keys(Model& model, const Datastore& store) {
+  store.check(model);
+  const auto texts = store.texts();
+  if (texts.empty() || texts[0].count < 1) return;
+  const StoredText& first = texts[0];
+  // What was read in overlapping windows is read in the same: the first of them, and whole halves.
+  const int64_t context = model.size().context, half = std::max<int64_t>(1, context / 2);
+  int64_t count = std::min(first.count, 4 * context);
+  if (count < first.count) count = context + (count - context) / half * half;
+  const Tensor which = at::arange(first.first, first.first + count, at::kLong);
+  const Tensor keys = store.keys(which), tokens = store.tokens(which);  // [n, D], [n]
+  std::vector<uint8_t> bytes{static_cast<uint8_t>(first.begin)};
+  for (int64_t i = 0; i < count; ++i) bytes.push_back(static_cast<uint8_t>(tokens.const_data_ptr<int64_t>()[i]));
+  std::vector<Tensor> rows;
+  each_hidden(model, bytes, count,
+              [&](const Tensor& hidden, const Tensor&) { rows.push_back(hidden.to(at::kCPU, at::kFloat)); });
+  const Tensor hidden = at::cat(rows);  // [n, D]
+  // Beyond rounding of the keys; a bucket or a neighbour that falls out otherwise on another machine is no other model.
+  constexpr double kOff = 0.02, kShare = 0.02;
+  const Tensor off = (hidden - keys).norm(2, -1).gt(kOff * hidden.norm(2, -1)).logical_or(keys.isnan().any(-1));
+  const auto wrong = off.sum().item<int64_t>();
+  if (static_cast<double>(wrong) <= kShare * static_cast<double>(count)) return;
+  fail("[datastore] ", store.folder(), ": expected the hidden states of this model as it is set here; found ", wrong,
+       " of the first ", count, " that are others: it was built with other settings (a window, a memory, --set), or ",
+       "its files were changed");
+}
+
 int64_t store_document(Model& model, const std::string& path, std::span<const uint8_t> bytes, int64_t limit,
                        DatastoreWriter& writer, const std::function<void(double)>& progress) {
   if (bytes.size() < 2 || limit < 1) return 0;

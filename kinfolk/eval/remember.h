@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kinfolk/nn/model.h"
+#include "kinfolk/nn/retrieve/datastore.h"
 #include "kinfolk/nn/retrieve/writer.h"
 
 namespace kinfolk {
@@ -28,5 +29,10 @@ void fill_store(Model& model, std::span<const uint8_t> text, int64_t limit,
 /// Appends a text to a datastore, `limit` entries at most. Returns how many.
 int64_t store_document(Model& model, const std::string& path, std::span<const uint8_t> bytes, int64_t limit,
                        DatastoreWriter& writer, const std::function<void(double share)>& progress = {});
+
+/// Reads the first stored text again, from what the datastore holds of it, and throws Error "[datastore] FOLDER: ..."
+/// where the keys are not the model's hidden states: fingerprints see weights alone, not a window or a memory that was
+/// set otherwise, nor a file that was changed. Four times `context` entries at most are compared.
+void check_keys(Model& model, const Datastore& store);
 
 }  // namespace kinfolk

@@ -204,8 +204,11 @@ Tensor Session::feed(const Tensor& tokens, const Visit& visit, const Facts& fact
     }
   }
   if (facts.count("lengths")) fail("[session.feed] expected the fact valid; found lengths");
-  if (capacity_ != INT64_MAX && options_.at_limit != "stop" && facts.size() > facts.count("valid")) {
-    fail("[session.feed] expected no facts but valid where a fresh state may be made from tokens; found others");
+  // Scores of tokens that are read again go nowhere, so what a head may find at their places does not matter.
+  if (capacity_ != INT64_MAX && options_.at_limit != "stop" &&
+      facts.size() > facts.count("valid") + facts.count(kPlace)) {
+    fail("[session.feed] expected no facts but valid and place where a fresh state may be made from tokens; found ",
+         "others");
   }
   for (int64_t at = 0; at < length;) {
     if (room() == 0) {

@@ -99,6 +99,52 @@ TEST(Datastores, AStoreOnDiskScoresLikeTheSameInMemory) {
   EXPECT_NEAR(score(*built.model, valid, options_of(96, 4)).lengths.front().bits, memory, 1e-9);
 }
 
+TEST(Datastores, KeysOfOtherSettingsAndChangedFilesAreRefused) {
+  const auto expect_refused = [](Model& model, const Datastore& store, const std::string& what) {
+    try {
+      check_keys(model, store);
+      ADD_FAILURE() << what;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("[datastore] "), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("that are others"), std::string::npos) << error.what();
+    }
+  };
+  for (const char* type : {"float32", "float16", "bfloat16"})
+    for (const size_t length : {20, 90, 2000}) {  // in part of a window, in one, in many
+      Built built({words(length, 1), words(500, 2)}, type);
+      EXPECT_NO_THROW(check_keys(*built.model, *built.store)) << type << " " << length;
+    }
+  for (const std::string base : {"rope", "transformer_xl"}) {
+    const std::string other = base == "rope" ? "layers.0.branches.0.pattern=causal & window(3)" : "let.memory=24";
+    Size size = tiny(base.c_str())->size();
+    Recipe recipe = load_recipe(base);
+    const auto model = Model::make(recipe, size, 1);
+    override_recipe(recipe, other);
+    const auto changed = Model::make(recipe, size, 1);
+    ASSERT_EQ(fingerprint(*model), fingerprint(*changed)) << "no weight says so";
+    TemporaryFolder folder;
+    StoreManifest about = manifest_of(size.width, size.vocabulary);
+    about.model = fingerprint(*changed);
+    {
+      DatastoreWriter writer(folder / "d", about);
+      store_document(*changed, "a text", words(2000, 1), 1 << 20, writer);
+      writer.commit();
+    }
+    const auto store = Datastore::open(folder / "d");
+    EXPECT_NO_THROW(check_keys(*changed, *store)) << base;
+    expect_refused(*model, *store, base);
+  }
+  Built built({words(300, 1)});
+  const auto overwrite = [&](const char* part, std::vector<char> bytes) {
+    std::fstream file(built.folder / "d/part-00000." + part, std::ios::in | std::ios::out | std::ios::binary);
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  };
+  overwrite("keys", std::vector<char>(20000, '\xff'));
+  expect_refused(*built.model, *Datastore::open(built.folder / "d"), "keys that are no numbers");
+  overwrite("tokens", {'\0', '\0', '\1', '\0'});
+  EXPECT_THROW(Datastore::open(built.folder / "d")->token(0), Error) << "no token of the vocabulary";
+}
+
 TEST(TuneStore, FindsWhatScoringConfirms) {
   const Bytes text = words(4000, 5), valid = words(1200, 6);
   Built built({text});

@@ -40,6 +40,42 @@ TEST_F(SessionsOf, EvalKeepsALimitAndASession) {
   expect_refusal(eval({"--load-session", "read.session", "--mode", "blocks"}), 2, {"[--load-session]", "blocks"});
 }
 
+TEST_F(SessionsOf, NoSessionIsSavedWhereTheTextIsReadInBlocks) {
+  ASSERT_EQ(train("gpt", "blocks").status, 0);
+  ASSERT_EQ(train("reformer", "whole").status, 0);
+  const auto eval = [&](const std::string& name, const std::string& length, std::vector<std::string> more) {
+    std::vector<std::string> words = {"eval", name, "--data", "book.txt", "--windows", "1", "--lengths", length};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  expect_refusal(eval("blocks", "128", {"--save-session", "s"}), 2, {"[--save-session]", "a fresh state", "128"});
+  for (const char* flag : {"--save-session", "--memory-limit"}) {
+    expect_refusal(eval("whole", "16", {flag, "9000"}), 2, {flag, "carries a state", "reformer"});
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "s"));
+  ASSERT_EQ(eval("blocks", "16", {"--save-session", "s"}).status, 0);
+  const ProgramResult written = run({"generate", "blocks", "--load-session", "s", "-n", "5"});
+  EXPECT_TRUE(has(written.err, "session of 16 bytes from s")) << written.err;
+}
+
+TEST_F(SessionsOf, AStoreIsReadBesideFreshStates) {
+  ASSERT_EQ(train("gpt", "blocks").status, 0);
+  for (const char* name : {"run", "blocks"}) {
+    ASSERT_EQ(run({"datastore", "build", name, "--data", "book.txt", "--out", "d", "--tokens", "500"}).status, 0);
+    const ProgramResult scored = run({"eval", name, "--data", "book.txt", "--lengths", "64", "--windows", "1",
+                                      "--store", "d", "--memory-limit", "8k", "--at-limit", "refeed"});
+    EXPECT_EQ(scored.status, 0) << name << ": " << scored.err;
+    std::filesystem::remove_all(folder / "d");
+  }
+  ASSERT_EQ(run({"datastore", "build", "run", "--data", "book.txt", "--out", "d", "--tokens", "500", "--set",
+                 "layers.0.branches.0.pattern=causal & window(2)"})
+                .status,
+            0);
+  expect_refusal(run({"eval", "run", "--data", "book.txt", "--lengths", "64", "--windows", "1", "--store", "d"}), 1,
+                 {"[datastore]", "other settings"});
+  expect_refusal(run({"datastore", "add", "d", "--data", "book.txt"}), 1, {"[datastore]", "other settings"});
+}
+
 TEST_F(SessionsOf, ARunBeginsFromAnother) {
   const ProgramResult next = train("qk_bias", "next", {"--from", "run", "--freeze"});
   ASSERT_EQ(next.status, 0) << next.err;

@@ -86,7 +86,12 @@ const void* Datastore::row(int64_t entry) const {
 
 int32_t Datastore::token(int64_t entry) const {
   const Part& part = part_of(entry);
-  return reinterpret_cast<const int32_t*>(part.tokens.data())[entry - part.first];
+  const int32_t token = reinterpret_cast<const int32_t*>(part.tokens.data())[entry - part.first];
+  if (token < 0 || token >= about_.vocabulary) {
+    fail("[datastore] ", folder_, ": expected tokens from 0 to ", about_.vocabulary - 1, "; found ", token,
+         " in entry ", entry);
+  }
+  return token;
 }
 
 Tensor Datastore::keys(const Tensor& entries) const {
