@@ -14,6 +14,7 @@
 #include "cli/generate_images.h"
 #include "cli/store.h"
 #include "kinfolk/core/errors.h"
+#include "kinfolk/core/file_writer.h"
 #include "kinfolk/core/memory.h"
 #include "kinfolk/eval/generate.h"
 #include "kinfolk/train/progress.h"
@@ -102,7 +103,12 @@ void print_summary(const Generated& result, int64_t weights) {
   };
   std::string line = kinfolk::text("ended: ", result.ended, "; prompt of ", result.prompt_tokens, " bytes");
   if (result.prompt_read < result.prompt_tokens) {
-    line += kinfolk::text(", of which the newest ", result.prompt_read, " were read");
+    const bool to_the_end = result.prompt_skipped + result.prompt_read == result.prompt_tokens;
+    line += kinfolk::text(", of which ",
+                          to_the_end                   ? "the newest "
+                          : result.prompt_skipped == 0 ? "the first "
+                                                       : "",
+                          result.prompt_read, " were read");
   }
   line += kinfolk::text(
       " at ", rate(result.prompt_read, result.prompt_seconds), ", ", result.tokens, " new at ",
@@ -148,6 +154,8 @@ void run_generate(const GenerateFlags& flags, int& status) {
   if (options.tokens < 0 && flags.samples > 1) refuse("[--samples] expected 1 with --tokens -1; found ", flags.samples);
   check_generate(options);
   check_sessions(flags);
+  const std::string from = from_session(flags), to = flags.session.empty() ? flags.save_session : flags.session;
+  if (!to.empty()) check_writable(to);
   const std::string prompt = prompt_of(flags);
   auto loaded = load_with_store(checkpoint_file(flags.run, flags.checkpoint), flags.sets, flags.store);
   if (loaded.record.images.any()) {
@@ -155,7 +163,6 @@ void run_generate(const GenerateFlags& flags, int& status) {
   }
   prepare_store(loaded, flags.store, flags.sets);
   watch_interrupts();
-  const std::string from = from_session(flags), to = flags.session.empty() ? flags.save_session : flags.session;
   std::optional<Session> begin;
   if (from.empty()) {
     begin.emplace(*loaded.model, options.session);
@@ -176,7 +183,7 @@ void run_generate(const GenerateFlags& flags, int& status) {
       if (share >= 1) progress.finish();
       return !asked_to_stop();
     };
-    Session session = *begin;
+    Session session = sample + 1 < flags.samples ? *begin : std::move(*begin);
     const Generated result = generate(session, prompt, options, [&](const Piece& piece) {
       if (flags.json) {
         print_json(piece);

@@ -91,6 +91,11 @@ void FileWriter::commit() {
   if (error) fail_with(path_, "its folder to reach the disk", error);
 }
 
+void check_writable(const std::string& path) {
+  const FileWriter probe(path);
+  if (std::filesystem::is_directory(path)) fail_with(path, "a name that can be replaced", EISDIR);
+}
+
 void write_file(const std::string& path, std::string_view bytes) {
   FileWriter file(path);
   file.write(bytes);

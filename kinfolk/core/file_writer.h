@@ -26,6 +26,9 @@ class FileWriter {
   int descriptor_ = -1;
 };
 
+/// Throws the Error that writing `path` would end with as things stand: before long work whose result goes there.
+void check_writable(const std::string& path);
+
 /// One call of the above.
 void write_file(const std::string& path, std::string_view bytes);
 

@@ -66,6 +66,9 @@ RunRecord record_of(const std::map<std::string, std::string>& metadata, const st
     wrong(path, text("a checkpoint of format ", kCheckpointFormat),
           format == metadata.end() ? "a safetensors file of another program" : "format " + format->second);
   }
+  if (format->second.starts_with("kinfolk-session-")) {
+    wrong(path, "a run or one of its checkpoints", "a session (generate RUN --load-session FILE goes on from it)");
+  }
   if (format->second != kCheckpointFormat) {
     wrong(path, text("format ", kCheckpointFormat),
           text("format ", format->second, ", of another version of this program"));

@@ -1,6 +1,8 @@
 // Text from a run: prompts of any bytes (A51, A52), limits (A32), stop strings, memory, streams that close.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "kinfolk/core/safetensors.h"
 #include "tests/cli/program.h"
 
 namespace kinfolk {
@@ -81,10 +83,10 @@ TEST_F(Generation, BeyondLearnedPositions) {
   EXPECT_EQ(stopped.status, 0);
   EXPECT_TRUE(has(stopped.err, "ended: limit of 32 tokens")) << stopped.err;
   const std::string prompt(300, 'a');
-  const ProgramResult longer = run({"generate", "gpt", "-n", "5", "--prompt", prompt});
+  const ProgramResult longer = run({"generate", "gpt", "-n", "5", "--prompt", prompt, "--temperature", "0"});
   EXPECT_EQ(longer.status, 0);
-  EXPECT_TRUE(has(longer.err, "prompt of 300 bytes, of which the newest 16 were read")) << longer.err;
-  EXPECT_EQ(run({"generate", "gpt", "-n", "5", "--prompt", prompt.substr(284)}).out, longer.out);
+  EXPECT_TRUE(has(longer.err, "prompt of 300 bytes, of which the newest 28 were read")) << longer.err;
+  EXPECT_EQ(run({"generate", "gpt", "-n", "5", "--prompt", prompt.substr(272), "--temperature", "0"}).out, longer.out);
   expect_refusal(run({"generate", "gpt", "-n", "5", "--prompt", prompt, "--at-limit", "stop"}), 2,
                  {"at most 32", "300"});
 }
@@ -134,6 +136,85 @@ TEST_F(Generation, ASessionGoesOnInAnotherProcess) {
   expect_refusal(run({"generate", "run", "--session", "a", "--save-session", "b"}), 2,
                  {"[--session]", "--save-session"});
   expect_refusal(run({"generate", "run", "--samples", "2", "--save-session", "b"}), 2, {"[--samples]"});
+}
+
+TEST_F(Generation, CallsOfASessionAreOneCall) {
+  const auto bytes = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"generate", "run", "--repetition", "1.7", "--quiet"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult ran = run(words);
+    EXPECT_EQ(ran.status, 0) << ran.err;
+    return ran.out.substr(0, ran.out.size() - 1);
+  };
+  const std::string first = bytes({"-n", "10", "--prompt", "the cat", "--session", "s"});
+  EXPECT_EQ(first + bytes({"-n", "10", "--session", "s"}), bytes({"-n", "20", "--prompt", "the cat"}));
+  write("long", std::string(2000, 'a'));
+  bytes({"-n", "0", "--prompt-file", "long", "--session", "s"});
+  const std::string before = read("s");
+  expect_refusal(generate({"--quiet", "--session", "s", "--repetition", "2", "--repetition-window", "1500"}), 2,
+                 {"[session.recent]", "1500", "at most 1024"});
+  EXPECT_EQ(read("s"), before);
+}
+
+TEST_F(Generation, ASessionAtItsLimitWritesNoMore) {
+  ASSERT_EQ(train("gpt", "gpt").status, 0);
+  const std::vector<std::string> words = {"generate", "gpt", "-n", "100", "--at-limit", "stop", "--session", "s"};
+  const ProgramResult first = run(words);
+  EXPECT_EQ(first.out.size(), 32u);  // a newline that was read, 31 bytes, and the one at the end
+  EXPECT_TRUE(has(first.err, "session of 32 bytes saved to s")) << first.err;
+  for (int call = 0; call < 2; ++call) {
+    const ProgramResult next = run(words);
+    EXPECT_EQ(next.status, 0) << next.err;
+    EXPECT_EQ(next.out, "\n");
+    EXPECT_TRUE(has(next.err, "ended: limit of 32 tokens; prompt of 0 bytes")) << next.err;
+    EXPECT_TRUE(has(next.err, " 0 new at")) << next.err;
+    EXPECT_TRUE(has(next.err, "session of 32 bytes saved to s")) << next.err;
+  }
+}
+
+TEST_F(Generation, ScoresThatAreNoNumbersEndItAndSaveNothing) {
+  ASSERT_EQ(generate({"--save-session", "s"}).status, 0);
+  const std::string path = (folder / "run/checkpoints/last.safetensors").string(), before = read("s");
+  TensorFile file = read_tensors(path);
+  for (auto& [name, tensor] : file.tensors)
+    if (tensor.is_floating_point() && name.rfind("model.", 0) == 0) tensor.fill_(NAN);
+  write_tensors(path, file);
+  expect_refusal(generate({"--save-session", "s"}), 1, {"[sampler.scores]", "NaN"});
+  expect_refusal(run({"generate", "run", "-n", "0", "--save-session", "s"}), 1, {"[sampler.scores]", "NaN"});
+  EXPECT_EQ(read("s"), before);
+}
+
+TEST_F(Generation, WhereASessionCannotBeWrittenIsSaidFirst) {
+  std::filesystem::create_directories(folder / "taken");
+  for (const char* flag : {"--session", "--save-session"}) {
+    expect_refusal(generate({flag, "nowhere/s"}), 1, {"[file]", "nowhere/s", "No such file"});
+  }
+  expect_refusal(generate({"--save-session", "taken"}), 1, {"[file]", "taken", "directory"});
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "taken"), {}), 0);
+}
+
+TEST_F(Generation, ASessionIsNoRunAndACutOneIsSaidToBeASession) {
+  ASSERT_EQ(generate({"--save-session", "s"}).status, 0);
+  expect_refusal(run({"generate", "s"}), 1, {"[checkpoint] s", "found a session"});
+  const std::string bytes = read("s");
+  write("cut", bytes.substr(0, bytes.size() - 100));
+  expect_refusal(generate({"--load-session", "cut"}), 1, {"[session] cut", "cut short"});
+  std::string changed = bytes;
+  changed[changed.size() - 9] = static_cast<char>(changed[changed.size() - 9] ^ 4);
+  write("changed", changed);
+  expect_refusal(generate({"--load-session", "changed"}), 1, {"[session] changed", "checksum"});
+}
+
+TEST_F(Generation, InterruptedInItsPromptItSaysWhatWasRead) {
+  ASSERT_EQ(generate({"--save-session", "s"}).status, 0);
+  write("long", std::string(3000000, 'a'));
+  ProgramChild child(folder, {"generate", "run", "--load-session", "s", "--prompt-file", "long"});
+  ASSERT_TRUE(child.wait_for(".err", "session of "));
+  child.send(SIGINT);
+  const ProgramResult ran = child.finish();
+  EXPECT_EQ(ran.status, 130) << ran.err;
+  EXPECT_TRUE(has(ran.err, "ended: asked; prompt of 3000000 bytes, of which the first ")) << ran.err;
+  EXPECT_TRUE(has(ran.err, " were read at ")) << ran.err;
 }
 
 TEST_F(Generation, StopsBeforeAText) {
