@@ -1,4 +1,5 @@
 // eval: bits per byte of held-out text by length and by position.
+#include <cmath>
 #include <cstring>
 #include <iostream>
 
@@ -9,6 +10,7 @@
 #include "cli/recall.h"
 #include "cli/store.h"
 #include "kinfolk/core/errors.h"
+#include "kinfolk/core/file_writer.h"
 #include "kinfolk/eval/images.h"
 #include "kinfolk/eval/perplexity.h"
 #include "kinfolk/train/checkpoint.h"
@@ -119,6 +121,10 @@ void print_images(const ImageScores& scores, const std::vector<ImageBaseline>& b
   for (const auto& b : baselines) std::printf("%10.4f  %s\n", b.bits, b.name.c_str());
 }
 
+[[noreturn]] void fail_without_numbers() {
+  fail("[eval] expected scores that are numbers; found NaN: weights, or a session, hold some");
+}
+
 /// Images are scored whole, so that lengths and ways of reading have no meaning.
 void eval_images(const EvalFlags& flags) {
   for (const auto* option : flags.of_text)
@@ -195,12 +201,18 @@ void run_eval(const EvalFlags& flags) {
     if (flags.windows != 1 || options.lengths.size() != 1) {
       refuse("[--save-session] expected one text to be read: --windows 1 and one of --lengths; found several");
     }
-    options.end = [&](Session& session) { session.save(flags.save_session); };
+    check_writable(flags.save_session);
+    options.end = [&](Session& session) {
+      if (session.scores().isnan().any().item<bool>()) fail_without_numbers();
+      session.save(flags.save_session);
+    };
   }
   Progress progress("scoring", 1.0);
   options.progress = [&](double share) { progress.update(share); };
   const Scores scores = score(model, text, options);
   progress.finish();
+  for (const auto& s : scores.lengths)
+    if (std::isnan(s.bits)) fail_without_numbers();
   std::cerr << "state: " << scores.lengths.back().policy;
   if (const int64_t held = scores.lengths.back().held_bytes; held > 0) {
     std::cerr << "; its memory took at most " << human_bytes(static_cast<double>(held)) << " a window";

@@ -97,7 +97,23 @@ int64_t model_bytes(const Model& model) {
   return sum;
 }
 
-void print_summary(const Generated& result, int64_t weights) {
+/// What a text took beside weights and state: resident memory above that of the beginning, less what the state grew.
+class Scratch {
+ public:
+  explicit Scratch(const Session& session) : peak_(peak_resident_bytes()), state_(session.bytes()) {
+    reset_peak();
+    resident_ = resident_bytes();
+  }
+  int64_t bytes(int64_t largest_state) const {
+    return std::max<int64_t>(0, peak_resident_bytes() - resident_ - std::max<int64_t>(0, largest_state - state_));
+  }
+  int64_t peak() const { return std::max(peak_, peak_resident_bytes()); }  ///< of the program
+
+ private:
+  int64_t peak_, state_, resident_ = 0;
+};
+
+void print_summary(const Generated& result, int64_t weights, const Scratch& scratch) {
   const auto rate = [](int64_t count, double seconds) {
     return human_count(static_cast<double>(count) / std::max(1e-9, seconds)) + "/s";
   };
@@ -118,8 +134,9 @@ void print_summary(const Generated& result, int64_t weights) {
                             : text("never above ", human_bytes(static_cast<double>(result.most_bytes))),
       "); ", result.policy);
   if (result.refeeds) line += kinfolk::text(" (", result.refeeds, result.refeeds == 1 ? " time)" : " times)");
-  std::cerr << line << "; weights " << human_bytes(static_cast<double>(weights)) << ", peak memory of the program "
-            << human_bytes(static_cast<double>(peak_resident_bytes())) << "\n";
+  std::cerr << line << "; weights " << human_bytes(static_cast<double>(weights)) << ", scratch "
+            << human_bytes(static_cast<double>(scratch.bytes(result.largest_state))) << ", peak memory of the program "
+            << human_bytes(static_cast<double>(scratch.peak())) << "\n";
 }
 
 void run_images(const GenerateFlags& flags, int& status) {
@@ -184,6 +201,7 @@ void run_generate(const GenerateFlags& flags, int& status) {
       return !asked_to_stop();
     };
     Session session = sample + 1 < flags.samples ? *begin : std::move(*begin);
+    const Scratch scratch(session);
     const Generated result = generate(session, prompt, options, [&](const Piece& piece) {
       if (flags.json) {
         print_json(piece);
@@ -194,7 +212,7 @@ void run_generate(const GenerateFlags& flags, int& status) {
       return static_cast<bool>(std::cout) && !asked_to_stop();
     });
     if (!flags.json) std::cout << "\n";
-    if (!flags.quiet && std::cout) print_summary(result, model_bytes(*loaded.model));
+    if (!flags.quiet && std::cout) print_summary(result, model_bytes(*loaded.model), scratch);
     if (!to.empty()) {
       session.save(to);
       if (!flags.quiet) std::cerr << "session of " << session.position() << " bytes saved to " << to << "\n";

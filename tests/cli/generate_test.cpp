@@ -95,6 +95,8 @@ TEST_F(Generation, MemoryLimitSamplesAndJson) {
   const ProgramResult limited = run({"generate", "run", "-n", "60", "--memory-limit", "2k"});
   EXPECT_EQ(limited.status, 0) << limited.err;
   EXPECT_TRUE(has(limited.err, "at the memory limit the newest ")) << limited.err;
+  for (const char* part : {"; weights ", ", scratch ", ", peak memory of the program "})
+    EXPECT_TRUE(has(limited.err, part)) << limited.err;
   EXPECT_EQ(limited.out.size(), 61u);
   const ProgramResult anew = run({"generate", "run", "-n", "60", "--memory-limit", "2k", "--at-limit", "refeed"});
   EXPECT_TRUE(has(anew.err, "memory ends at ")) << anew.err;
@@ -181,6 +183,11 @@ TEST_F(Generation, ScoresThatAreNoNumbersEndItAndSaveNothing) {
   write_tensors(path, file);
   expect_refusal(generate({"--save-session", "s"}), 1, {"[sampler.scores]", "NaN"});
   expect_refusal(run({"generate", "run", "-n", "0", "--save-session", "s"}), 1, {"[sampler.scores]", "NaN"});
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--save-session", "s"}}) {
+    std::vector<std::string> words = {"eval", "run", "--data", "book.txt", "--lengths", "16", "--windows", "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_refusal(run(words), 1, {"[eval]", "NaN"});
+  }
   EXPECT_EQ(read("s"), before);
 }
 
