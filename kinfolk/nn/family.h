@@ -84,6 +84,7 @@ struct Keeper {
   /// Bytes of memory that a state of so many lanes takes at most (State::held_bytes) in calls with Pass::newest; -1: it
   /// grows without end.
   virtual int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const = 0;
+  virtual std::string keeps() const = 0;  ///< what its state holds of the past, in words
 };
 
 /// A sub-layer: attention, recurrence or feed-forward.
@@ -101,6 +102,7 @@ struct Branch : torch::nn::Module, Keeper {
   virtual std::vector<std::shared_ptr<const Pattern>> patterns() const { return {}; }
   virtual StateKnob state_knob() const { return {}; }  ///< of a branch with a state
   int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const override;  ///< of a fresh state
+  std::string keeps() const override;
 };
 
 /// A step on queries and keys before the dot product: RoPE and kin, XPOS, KeyNorm, log-n, QK bias.
@@ -159,6 +161,7 @@ struct Memory : torch::nn::Module, Keeper {
   virtual int64_t reach() const { return -1; }  ///< keys that a query may meet at most; -1: no limit of its own
   virtual int64_t seen(int64_t position) const { return position + 1; }  ///< keys that this position may meet
   int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const override;  ///< of a fresh state
+  std::string keeps() const override;
   /// Of what it computes besides the looking, for tokens [from, from + length) of one lane (Branch::flops).
   virtual double flops(int64_t /*length*/, int64_t /*from*/) const { return 0; }
   virtual std::string explain() const { return ""; }  ///< what `explain` says of it

@@ -2,7 +2,6 @@
 #include <c10/core/Device.h>
 
 #include "kinfolk/core/errors.h"
-#include "kinfolk/nn/mixers/attention.h"
 #include "kinfolk/nn/model.h"
 
 namespace kinfolk {
@@ -50,6 +49,10 @@ int64_t Branch::most_bytes(int64_t batch, at::TensorOptions like, int64_t) const
 int64_t Memory::most_bytes(int64_t batch, at::TensorOptions like, int64_t) const {
   return traits().bounded ? start(batch, like.device(at::kMeta)).bytes() : -1;
 }
+
+std::string Branch::keeps() const { return traits().bounded ? "a state of fixed size" : "all keys"; }
+
+std::string Memory::keeps() const { return traits().bounded ? "a state of fixed size" : "all keys"; }
 
 std::string Model::truncate(State& state, int64_t lane, int64_t position, int64_t newest) const {
   const auto seen = state.tensors.find("seen");
@@ -104,11 +107,7 @@ std::string Model::keeps() const {
   for (const auto& layer : layers_) {
     for (const auto& step : layer->steps()) {
       if (step.branch->start(1, at::TensorOptions().device(at::kMeta)).empty()) continue;
-      std::string words = step.kind + ": " + (step.branch->traits().bounded ? "a state of fixed size" : "all keys");
-      if (const auto* attention = dynamic_cast<const Attention*>(step.branch.get())) {
-        const int64_t reach = attention->memory->reach();
-        words = reach < 0 ? "attention: all keys" : text("attention: the newest ", reach, " keys");
-      }
+      const std::string words = step.kind + ": " + step.branch->keeps();
       if (std::find(once.begin(), once.end(), words) != once.end()) continue;
       out += (once.empty() ? "" : "; ") + words;
       once.push_back(words);

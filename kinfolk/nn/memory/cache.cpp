@@ -62,6 +62,10 @@ int64_t Cache::most_bytes(int64_t batch, at::TensorOptions like, int64_t newest)
   return batch * sum;
 }
 
+std::string Cache::keeps() const {
+  return heads_.horizon < 0 ? "all keys" : text("the newest ", heads_.horizon, " keys");
+}
+
 std::string Cache::truncate(State& state, int64_t lane, int64_t position, int64_t newest) const {
   const Tensor at = state.tensors.at(kAt);
   const int64_t window = heads_.horizon >= 0 ? heads_.horizon : newest > 0 ? newest : INT64_MAX;

@@ -23,6 +23,7 @@ struct Cache : Memory {
   int64_t reach() const override { return heads_.horizon; }
   std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest) const override;
   int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const override;
+  std::string keeps() const override;
 
  private:
   Heads heads_;

@@ -85,6 +85,12 @@ std::string Compressive::explain() const {
               " slots of ", std::llround(compression->flops()), " flops");
 }
 
+std::string Compressive::keeps() const {
+  const auto& o = options_;
+  return text("the inputs of a segment of ", o.segment, " tokens and the ", o.memory, " before it, and ", o.slots,
+              " slots of ", o.rate, " compressed tokens each (", o.compress.kind(), ")");
+}
+
 State Compressive::start(int64_t batch, at::TensorOptions like) const {
   const auto whole = like.dtype(at::kLong);
   State state;

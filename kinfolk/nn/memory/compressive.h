@@ -65,6 +65,7 @@ struct Compressive : Memory {
   int64_t reach() const override;
   int64_t seen(int64_t position) const override;
   std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest) const override;
+  std::string keeps() const override;
   double flops(int64_t length, int64_t from) const override;
   std::string explain() const override;
 

@@ -84,6 +84,12 @@ std::string Knn::explain() const {
               options_.search == "exact" ? "" : text(", ", options_.probes, " of ", buckets_, " buckets"), ")");
 }
 
+std::string Knn::keeps() const {
+  return text("the keys of a segment of ", options_.segment, " tokens and the ", options_.local,
+              " before it, and a searched memory of ", options_.memory, " older keys, ", options_.neighbours,
+              " of them met at a time");
+}
+
 State Knn::start(int64_t batch, at::TensorOptions like) const { return start_with(batch, like, options_.memory); }
 
 State Knn::start_with(int64_t batch, at::TensorOptions like, int64_t slots) const {

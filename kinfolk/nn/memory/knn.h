@@ -46,6 +46,7 @@ struct Knn : Memory {
   int64_t reach() const override;
   int64_t seen(int64_t position) const override;
   double flops(int64_t length, int64_t from) const override;
+  std::string keeps() const override;
   std::string explain() const override;
 
   Tensor gate, log_scale;

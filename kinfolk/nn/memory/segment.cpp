@@ -60,6 +60,14 @@ int64_t Segment::seen(int64_t position) const {
   return options_.start == "zeros" ? most : std::min(most, position + 1);
 }
 
+std::string Segment::keeps() const {
+  const std::string what = keeps_keys() ? "the keys of " : "the inputs of ";
+  if (options_.reach == "same" || capacity_ < options_.memory + options_.segment - 1) {
+    return what + text("the newest ", reach(), " tokens");
+  }
+  return what + text("a segment of ", options_.segment, " tokens and the ", options_.memory, " before it");
+}
+
 State Segment::start(int64_t batch, at::TensorOptions like) const {
   const auto whole = like.dtype(at::kLong);
   State state;

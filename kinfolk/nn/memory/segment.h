@@ -42,6 +42,7 @@ struct Segment : Memory {
   int64_t reach() const override;
   int64_t seen(int64_t position) const override;
   std::string truncate(State& state, int64_t lane, int64_t position, int64_t newest) const override;
+  std::string keeps() const override;
 
  private:
   bool keeps_keys() const { return options_.keep == "keys"; }

@@ -45,6 +45,10 @@ Traits Sinks::traits() const {
   return traits;
 }
 
+std::string Sinks::keeps() const {
+  return text("the first ", options_.first, " keys of the text and the newest ", options_.window);
+}
+
 State Sinks::start(int64_t batch, at::TensorOptions like) const {
   const auto whole = like.dtype(at::kLong);
   State state;

@@ -25,6 +25,7 @@ struct Sinks : Memory {
   Read meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) override;
   int64_t reach() const override { return options_.first + options_.window; }
   int64_t seen(int64_t position) const override { return std::min(position + 1, options_.first + options_.window); }
+  std::string keeps() const override;
 
  private:
   Options options_;

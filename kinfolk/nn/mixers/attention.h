@@ -48,6 +48,7 @@ struct Attention : Branch {
   int64_t most_bytes(int64_t batch, at::TensorOptions like, int64_t newest) const override {
     return memory->most_bytes(batch, like, newest);
   }
+  std::string keeps() const override { return memory->keeps(); }
   std::vector<std::shared_ptr<const Pattern>> patterns() const override { return pattern_.each; }
 
   /// Raw keys and values [B, G, S, d] of inputs [B, S, D].
