@@ -16,6 +16,23 @@ std::string number_text(double v) {
 
 std::string join_path(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
 
+std::string found(const Value& value) {
+  return value.as<Value::Table>() || value.as<Value::Array>() ? value.kind() : write_toml_value(value);
+}
+
+/// Of a name what it means, and where that was set: `0 (slots, set at --set let.slots)`.
+[[noreturn]] void refuse_number(const std::string& path, const Value& value, const Value& meant,
+                                const std::string& expected) {
+  std::string name;
+  if (&meant != &value) {
+    const std::string place = meant.place.text();
+    const size_t end = place.rfind(": ");
+    name =
+        text(" (", *value.as<std::string>(), end == std::string::npos ? "" : ", set at " + place.substr(0, end), ")");
+  }
+  refuse(value.place.text(), "[", path, "] expected ", expected, "; found ", found(meant), name);
+}
+
 }  // namespace
 
 std::string Spec::kind() const {
@@ -73,8 +90,7 @@ const Value& FieldReader::resolved(const Value& value) const {
 }
 
 void FieldReader::wrong(const std::string& key, const Value& value, const std::string& expected) const {
-  refuse(value.place.text(), "[", join_path(path_, key), "] expected ", expected, "; found ",
-         value.as<Value::Table>() || value.as<Value::Array>() ? value.kind() : write_toml_value(value));
+  refuse(value.place.text(), "[", join_path(path_, key), "] expected ", expected, "; found ", found(value));
 }
 
 void FieldReader::read(const std::string& key, const Value& value, bool& field, const Check&) {
@@ -84,9 +100,13 @@ void FieldReader::read(const std::string& key, const Value& value, bool& field, 
 }
 
 void FieldReader::read(const std::string& key, const Value& value, int64_t& field, const Check& check) {
-  const auto* v = resolved(value).as<int64_t>();
-  if (!v) wrong(key, value, "an integer" + (check.says().empty() ? "" : ", " + check.says()));
-  if (*v < check.lowest || *v > check.highest) wrong(key, value, check.says());
+  const Value& meant = resolved(value);
+  const auto* v = meant.as<int64_t>();
+  if (!v) {
+    refuse_number(join_path(path_, key), value, meant,
+                  "an integer" + (check.says().empty() ? "" : ", " + check.says()));
+  }
+  if (*v < check.lowest || *v > check.highest) refuse_number(join_path(path_, key), value, meant, check.says());
   field = *v;
 }
 
@@ -97,10 +117,10 @@ void FieldReader::read(const std::string& key, const Value& value, double& field
   } else if (const auto* v = meant.as<double>()) {
     field = *v;
   } else {
-    wrong(key, value, "a number" + (check.says().empty() ? "" : ", " + check.says()));
+    refuse_number(join_path(path_, key), value, meant, "a number" + (check.says().empty() ? "" : ", " + check.says()));
   }
   if (!std::isfinite(field) || field < check.lowest || field > check.highest) {
-    wrong(key, value, check.says().empty() ? "a finite number" : check.says());
+    refuse_number(join_path(path_, key), value, meant, check.says().empty() ? "a finite number" : check.says());
   }
 }
 

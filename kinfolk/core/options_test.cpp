@@ -83,7 +83,10 @@ TEST(Options, FaultsNameThePlaceWhatWasExpectedAndWhatWasFound) {
             std::string::npos);
   EXPECT_EQ(fault("\n heads = 0"), "t.toml:2:2: [mixer.heads] expected at least 1; found 0");
   EXPECT_EQ(fault("heads = \"many\""), "t.toml:1:1: [mixer.heads] expected an integer, at least 1; found \"many\"");
-  EXPECT_EQ(fault("heads = \"name\""), "t.toml:1:1: [mixer.heads] expected an integer, at least 1; found \"name\"");
+  EXPECT_EQ(fault("heads = \"name\""),
+            "t.toml:1:1: [mixer.heads] expected an integer, at least 1; found \"x\" (name, set at let:2:1)");
+  EXPECT_EQ(fault("norm = \"w\""), "t.toml:1:1: [mixer.norm] expected one of before after none; found \"w\"");
+  EXPECT_EQ(fault("rate = \"w\""), "t.toml:1:1: [mixer.rate] expected 0 to 1; found 3 (w, set at let:1:1)");
   EXPECT_EQ(fault("heads = [1]"), "t.toml:1:1: [mixer.heads] expected an integer, at least 1; found a list");
   EXPECT_EQ(fault("rate = 2"), "t.toml:1:1: [mixer.rate] expected 0 to 1; found 2");
   EXPECT_EQ(fault("rate = nan"), "t.toml:1:1: [mixer.rate] expected 0 to 1; found nan");
