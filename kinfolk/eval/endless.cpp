@@ -83,16 +83,16 @@ Endless read_endless(Model& model, const EndlessOptions& options) {
     out.state_bytes = std::max(out.state_bytes, session.bytes());
     if (options.progress) options.progress(static_cast<double>(at) / static_cast<double>(options.tokens), "reading");
   };
+  const double first = cpu_seconds();
   feed(session, 0, early_at, options.chunk, watch);
+  double spent = cpu_seconds() - first;
   const Session early = session;
   reset_peak();
   out.resident_early = resident_bytes();
   const double began = cpu_seconds();
   feed(session, early_at, options.tokens - tail, options.chunk, watch);
-  const double spent = cpu_seconds() - began;
-  if (const int64_t counted = options.tokens - tail - early_at; counted > 0) {
-    out.read = static_cast<double>(counted) / std::max(spent, 1e-9);
-  }
+  spent += cpu_seconds() - began;
+  out.read = static_cast<double>(options.tokens - tail) / std::max(spent, 1e-9);
   out.resident_late = resident_bytes();
   out.peak_growth = std::max<int64_t>(0, peak_resident_bytes() - out.resident_early);
 

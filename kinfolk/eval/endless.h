@@ -22,7 +22,7 @@ struct EndlessOptions {
 
 struct Endless {
   int64_t tokens = 0;
-  double read = 0;                                  ///< tokens a second
+  double read = 0;                                  ///< tokens a second, of all but the tail
   int64_t state_bytes = 0, most_bytes = 0;          ///< Session::bytes at most, and its bound; -1: none
   int64_t resident_early = 0, resident_late = 0;    ///< bytes of the process
   int64_t peak_growth = 0;                          ///< of the resident memory above that early one

@@ -29,6 +29,16 @@ TEST(Endless, BoundedMembersReadOnAtTheSameCost) {
   }
 }
 
+TEST(Endless, AShortTextHasASpeedToo) {
+  const auto model = tiny("window");
+  model->eval();
+  for (const int64_t tokens : {2, 70, 200}) {  // of which the last half and more are read in other pieces
+    EndlessOptions options;
+    options.tokens = tokens, options.seconds = 0.01;
+    EXPECT_GT(read_endless(*model, options).read, 0) << tokens;
+  }
+}
+
 TEST(Endless, AStateThatGrowsWantsALimit) { EXPECT_THROW(read_endless(*tiny("rope"), {.tokens = 100}), UsageError); }
 
 }  // namespace
