@@ -63,6 +63,17 @@ TEST_F(DatastoreCommand, APlainRunRetrievesWithoutTraining) {
   EXPECT_EQ(fine({"generate", "run", "-n", "5", "--store", "d"}).out.size(), 6u);
 }
 
+TEST_F(DatastoreCommand, TuningOnOneWindowHasNoSpread) {
+  ASSERT_EQ(train("rope", "run").status, 0);
+  ASSERT_EQ(build("run", "d").status, 0);
+  std::vector<std::string> words = {"datastore", "tune", "run", "--store", "d", "--valid", "book.txt", "--tokens", "1"};
+  const std::string said = fine(words).out;
+  EXPECT_TRUE(has(said, " +- -)")) << said;
+  EXPECT_FALSE(has(said, "nan")) << said;
+  words.push_back("--json");
+  EXPECT_TRUE(json::parse(fine(words).out).at("gain_error").is_null());
+}
+
 TEST_F(DatastoreCommand, ADomainIsAddedWithoutTraining) {
   ASSERT_EQ(train("rope", "run").status, 0);
   std::string other;
