@@ -212,10 +212,25 @@ std::string scale_down(Recipe& recipe, int64_t length) {
   return said + ")";
 }
 
+/// Whether --set says a size itself: a name of [let], or what stands in the place of one or of a number.
+bool sets_sizes(const Recipe& recipe, const std::vector<std::string>& sets) {
+  const Value* let = recipe.tree.find("let");
+  return std::any_of(sets.begin(), sets.end(), [&](const std::string& set) {
+    const std::string key = set.substr(0, set.find('='));
+    if (key.rfind("let.", 0) == 0) return true;
+    Value tree = recipe.tree;
+    const size_t dot = key.rfind('.');
+    const Value* table = dot == std::string::npos ? nullptr : find_path(tree, key.substr(0, dot));
+    const Value* value = table ? table->find(key.substr(dot + 1)) : nullptr;
+    const auto* name = value ? value->as<std::string>() : nullptr;
+    return value && (value->as<int64_t>() || (name && let && let->find(*name)));
+  });
+}
+
 Pictures draw_memory(const Flags& flags, int64_t length) {
   Recipe recipe = recipe_of(flags.words[1], {});
   std::string small;
-  if (flags.sets.empty()) small = scale_down(recipe, length);
+  if (!sets_sizes(recipe, flags.sets)) small = scale_down(recipe, length);
   for (const auto& set : flags.sets) override_recipe(recipe, set);
   const std::string words = write_toml(recipe.tree);
   check_facts(flags, words);
@@ -245,11 +260,25 @@ std::string scale_slots(Recipe& recipe) {
   return said + ")";
 }
 
+/// Where no picture shows a slot: after how many tokens the first one would.
+std::string slots_to_come(const std::vector<MemoryPicture>& pictures) {
+  int64_t first = INT64_MAX;
+  for (const auto& picture : pictures) {
+    for (const auto& moment : picture.moments)
+      if (!moment.slots.empty()) return "";
+    first = std::min(first, first_slot(picture));
+  }
+  const int64_t drawn = pictures.at(0).tokens;
+  return text(
+      " (no slot in ", drawn, " tokens: the first one is there when a segment begins after ", first, "; ",
+      first < kLongestMemory ? text("--length ", first + 1, " shows it") : "a smaller segment and memory show it", ")");
+}
+
 /// The slots of a compressive memory: which tokens each stands for, segment by segment.
 void print_slots(const Flags& flags) {
   Recipe recipe = recipe_of(flags.words[1], {});
   const std::string title = flags.words[1] + ": what the memory holds when a segment begins";
-  const std::string small = flags.sets.empty() ? scale_slots(recipe) : "";
+  std::string small = sets_sizes(recipe, flags.sets) ? "" : scale_slots(recipe);
   for (const auto& set : flags.sets) override_recipe(recipe, set);
   check_facts(flags, write_toml(recipe.tree));
   std::map<std::string, at::Tensor> facts;
@@ -259,6 +288,7 @@ void print_slots(const Flags& flags) {
     facts["segment"] = facts_for(flags, length).at("segment");
   }
   const auto pictures = memory_pictures(recipe, length, kLongestMemory, facts);
+  small += slots_to_come(pictures);
   if (!flags.svg.empty()) {
     if (pictures.size() > 1) {
       refuse("[draw.--svg] expected one kind of memory; found ", pictures.size(), " (without --svg all are shown)");

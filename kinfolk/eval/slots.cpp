@@ -89,6 +89,10 @@ bool has_slots(const Recipe& recipe) {
   return !memories_of(*small_model(recipe, at::TensorOptions().device(at::kMeta))).empty();
 }
 
+int64_t first_slot(const MemoryPicture& picture) {
+  return (picture.memory + picture.rate + picture.segment - 1) / picture.segment * picture.segment;
+}
+
 std::vector<MemoryPicture> memory_pictures(const Recipe& recipe, int64_t tokens, int64_t most,
                                            const std::map<std::string, at::Tensor>& facts) {
   const auto model = small_model(recipe, at::TensorOptions().dtype(at::kDouble));

@@ -34,6 +34,8 @@ struct MemoryPicture {
 std::vector<MemoryPicture> memory_pictures(const Recipe& recipe, int64_t tokens, int64_t most,
                                            const std::map<std::string, at::Tensor>& facts = {});
 bool has_slots(const Recipe& recipe);
+/// The tokens after which a segment begins that finds a slot.
+int64_t first_slot(const MemoryPicture& picture);
 
 /// A line for each segment, a character for each token.
 std::string draw_text(const MemoryPicture& picture);

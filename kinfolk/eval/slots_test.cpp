@@ -40,6 +40,18 @@ TEST(MemoryPicture, MostUsedSlotsAreTokens) {
     }
 }
 
+TEST(MemoryPicture, SaysWhenTheFirstSlotIsThere) {
+  for (const auto& [segment, memory, rate] : {std::tuple(4, 4, 2), {4, 5, 3}, {3, 1, 2}, {2, 7, 4}}) {
+    Recipe recipe = small("mean_pool");
+    override_recipe(recipe, text("let.segment=", segment));
+    override_recipe(recipe, text("let.memory=", memory));
+    override_recipe(recipe, text("let.rate=", rate));
+    const auto picture = memory_pictures(recipe, 30, 64).at(0);
+    for (const auto& moment : picture.moments)
+      EXPECT_EQ(!moment.slots.empty(), moment.begin >= first_slot(picture)) << segment << " " << moment.begin;
+  }
+}
+
 TEST(MemoryPicture, SlotsOfTwoDocumentsAreMarked) {
   const std::map<std::string, at::Tensor> facts{
       {"segment", at::arange(24, at::kLong).ge(5).to(at::kLong).unsqueeze(0)}};

@@ -117,6 +117,23 @@ TEST_F(Show, DrawTheSlotsOfACompressiveMemory) {
   EXPECT_TRUE(has(read("slots.svg"), "<svg"));
 }
 
+TEST_F(Show, DrawnSmallUnlessTheSizesWereSet) {
+  const std::string used =
+      out({"draw", "memory", "compressive", "--set", "layers.0.branches.0.memory.compress=most_used"});
+  EXPECT_TRUE(has(used, "drawn small: segment = 8") && has(used.substr(used.find("forgotten") + 9), "o")) << used;
+  EXPECT_FALSE(has(used, "no slot")) << used;
+  const std::string kept =
+      out({"draw", "memory", "transformer_xl", "--length", "9", "--set", "layers.0.branches.0.memory.keep=keys"});
+  EXPECT_TRUE(has(kept, "drawn small: segment = 3")) << kept;
+  for (const std::string size : {"let.slots=64", "layers.0.branches.0.memory.slots=64"}) {
+    const std::string large = out({"draw", "memory", "compressive", "--set", size});
+    EXPECT_FALSE(has(large, "drawn small")) << large;
+    EXPECT_TRUE(has(large, "no slot in 256 tokens") && has(large, "after 256; a smaller segment")) << large;
+  }
+  const std::string brief = out({"draw", "memory", "compressive", "--length", "12"});
+  EXPECT_TRUE(has(brief, "no slot in 12 tokens") && has(brief, "after 16; --length 17")) << brief;
+}
+
 TEST_F(Show, CheckAndBench) {
   const std::string laws = out({"check", "window"});
   EXPECT_TRUE(has(laws, "window ") && has(laws, "laws hold")) << laws;
