@@ -309,15 +309,12 @@ void Session::select(const Tensor& lanes) {
 
 std::string Session::policy() const {
   std::string out = model_->keeps();
-  if (newest_ > 0) {
-    out += text("; at the memory limit the newest ", newest_, " keys are kept and older ones dropped");
-  } else if (capacity_ != INT64_MAX) {
+  if (newest_ > 0) out += text("; at the memory limit the newest ", newest_, " keys are kept and older ones dropped");
+  if (capacity_ != INT64_MAX) {
     out += text(capacity_ == traits_.context ? "; positions end at " : "; memory ends at ", capacity_, " tokens: ",
                 options_.at_limit == "stop" ? "then it stops" : "then a fresh state is made from the newest half");
-  } else if (most_ < 0) {
-    out += "; grows: no limit was set";
-  } else {
-    out += "; constant";
+  } else if (newest_ == 0) {
+    out += most_ < 0 ? "; grows: no limit was set" : "; constant";
   }
   return out;
 }

@@ -287,6 +287,13 @@ TEST(Session, APromptLongerThanTheWindow) {
 }
 
 // A12: nothing read and an empty memory are the same; positions go on across calls and files.
+TEST(Session, SaysWhatHappensAtBothEnds) {
+  const auto model = small("gpt");  // whose positions end
+  const std::string policy = Session(*model, {.memory_limit = Session(*model).bytes() + 6000}).policy();
+  EXPECT_NE(policy.find("keys are kept and older ones dropped; positions end at 40 tokens"), std::string::npos)
+      << policy;
+}
+
 TEST(Session, PlacesOfTokensGoWithAFreshState) {
   const auto model = small("knn_lm");
   SessionOptions options;

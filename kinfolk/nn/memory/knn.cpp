@@ -137,7 +137,7 @@ Read Knn::meet(const Fresh& fresh, const Eyes& eyes, Pass& pass, State* state) {
   all.at = at::cat({kept.at(kAt), valid_positions(pass)}, 1);
   all.document = at::cat({kept.at(kDocument), documents(pass)}, 1);
   Tensor met;
-  const Tensor far = read_memory(all, for_memory, pass, *state, met);
+  const Tensor far = read_memory(all, for_memory, *state, met);
   if (carried) {
     const Newest newest(all.at, capacity_, pass.valid.defined() && !pass.valid.all().item<bool>());
     kept[kKeys] = newest.keep(all.k, 2);
@@ -185,7 +185,7 @@ Read Knn::read_local(const Columns& all, const Tensor& q, const Eyes& eyes, cons
   return looked({past, live});
 }
 
-Tensor Knn::read_memory(const Columns& all, const Tensor& q, const Pass& pass, State& state, Tensor& met) const {
+Tensor Knn::read_memory(const Columns& all, const Tensor& q, State& state, Tensor& met) const {
   const int64_t B = q.size(0), L = q.size(2), N = options_.segment, M = options_.local, C = options_.memory;
   auto& kept = state.tensors;
   const int64_t slots = kept.at(kMemoryKeys).size(2);

@@ -55,7 +55,7 @@ struct Knn : Memory {
   struct Columns;
   State start_with(int64_t batch, at::TensorOptions like, int64_t slots) const;
   Read read_local(const Columns& all, const Tensor& q, const Eyes& eyes, const Pass& pass) const;
-  Tensor read_memory(const Columns& all, const Tensor& q, const Pass& pass, State& state, Tensor& met) const;
+  Tensor read_memory(const Columns& all, const Tensor& q, State& state, Tensor& met) const;
   void enter(const Columns& all, State& state, int64_t lane, int64_t end, int64_t begin) const;
 
   Options options_;
