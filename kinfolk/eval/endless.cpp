@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kBlock = 4096;  // tokens that are drawn together
 constexpr int64_t kSteps = 64;    // of one timed run
+constexpr int64_t kPhase = 4096;  // a multiple of every recipe's segments
 
 /// Tokens [from, from + length) of the text that has no end: the same whoever asks.
 Tensor text_at(int64_t vocabulary, int64_t from, int64_t length) {
@@ -110,7 +111,11 @@ Endless read_endless(Model& model, const EndlessOptions& options) {
     out.drift_twice = apart(last, session.scores());
   }
 
-  const Tensor more = text_at(model.size().vocabulary, options.tokens, kSteps);
+  // A query sees more of its segment at the end than at the beginning: both are timed at the same place of theirs.
+  const int64_t phase = std::clamp<int64_t>(early_at, 1, kPhase);
+  const int64_t later = options.tokens + (phase - (options.tokens - early_at) % phase) % phase;
+  feed(session, options.tokens, later, options.chunk, [](int64_t) {});
+  const Tensor more = text_at(model.size().vocabulary, later, kSteps);
   const auto steps = [&](const Session& from) {
     return [&more, &from] {
       Session mine = from;
