@@ -377,7 +377,7 @@ TEST(AttendKernel, Bfloat16ComputesInFloat) {
   c.table = c.by = true;
   std::vector<Tensor> given = {c.p.q[0].q, c.p.keys[0].v, c.p.bands[0][0].k, c.p.q_raw};
   for (const std::vector<int64_t>& sizes :
-       std::vector<std::vector<int64_t>>{{4, 1400}, {4, 4}, {4, 1400, 4}, {4, 1400}, {9, 16}}) {
+       std::vector<std::vector<int64_t>>{{4, 1400}, {4, 4}, {4, 1400, 4}, {4, 1400}, {9, 16}, {4, 1}}) {
     given.push_back(at::randn(sizes, at::kDouble));
   }
   for (Tensor& x : given) x = x.to(at::kBFloat16).to(at::kDouble);
