@@ -123,9 +123,9 @@ void add_bench_stream(CLI::App& bench) {
   command->footer(
       "RSS: resident memory of the program after the first 65536 tokens and at the end, and its peak above the first.\n"
       "us: microseconds a token, one at a time, from the states at those two places (the later one up to 4095 tokens\n"
-      "on, so that both stand alike in their segments), timed in turns (CPU time, medians); ratio: late over early, "
-      "the\n"
-      "median of the rounds' own. drift: the last 4096 tokens' scores read in other pieces, largest difference over\n"
+      "on, so that both stand alike in their segments), timed in turns (CPU time, medians); ratio: late over early,\n"
+      "the median of the rounds' own. drift: the last 4096 tokens' scores read in other pieces, largest difference "
+      "over\n"
       "largest score.\n"
       "Example: kinfolk bench stream window transformer_xl deltanet --tokens 1M");
   command->callback([flags] { run_stream(*flags); });

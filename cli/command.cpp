@@ -158,6 +158,13 @@ std::string human_count(double value) {
   return out;
 }
 
+std::string error_text(double error) {
+  if (!std::isfinite(error)) return "-";
+  char out[32];
+  std::snprintf(out, sizeof out, "%.4f", error);
+  return out;
+}
+
 std::string human_bytes(double value) {
   static const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   int unit = 0;

@@ -50,6 +50,7 @@ CLI::Option* add_set(CLI::App& command, std::vector<std::string>& sets, const st
 
 std::string human_count(double value);  ///< 1234567 -> "1.23M"
 std::string human_bytes(double value);  ///< 1234567 -> "1.18 MiB"
+std::string error_text(double error);   ///< four decimals; "-" where a single window has no spread
 
 /// The recipe with `--set` applied, and a size whose width is solved to `budget` parameters when that is not "".
 /// Refuses what this machine's memory cannot hold.

@@ -1,5 +1,4 @@
 // datastore: hidden states of a text with what followed them, on disk; for kNN-LM and SPALM.
-#include <cmath>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
@@ -152,13 +151,6 @@ void print_points(const char* title, const std::vector<TunePoint>& points) {
   for (const auto& p : points) {
     std::printf("%8lld %12g %8g %10.4f\n", static_cast<long long>(p.k), p.temperature, p.lambda, p.bits);
   }
-}
-
-std::string error_text(double error) {
-  if (!std::isfinite(error)) return "-";  // one window has no spread
-  char out[32];
-  std::snprintf(out, sizeof out, "%.4f", error);
-  return out;
 }
 
 void run_tune(const Flags& flags) {

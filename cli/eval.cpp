@@ -67,13 +67,6 @@ void print_json(const Scores& scores) {
   std::cout << out.dump(1) << "\n";
 }
 
-std::string error_text(double error) {
-  if (!std::isfinite(error)) return "-";  // one window has no spread
-  char out[32];
-  std::snprintf(out, sizeof out, "%.4f", error);
-  return out;
-}
-
 void print_table(const Scores& scores) {
   const bool last = !scores.lengths.front().last_bits.empty();
   const auto ends = [&](const char* bits, const std::string& error) {

@@ -4,5 +4,6 @@
 namespace kinfolk {
 
 inline constexpr auto kVersion = "0.1.0";
+inline constexpr auto kSessionFormats = "kinfolk-session-";  ///< what formats of sessions begin with; then a number
 
 }  // namespace kinfolk

@@ -11,7 +11,7 @@
 namespace kinfolk {
 namespace {
 
-constexpr auto kFormat = "kinfolk-session-2", kAnyFormat = "kinfolk-session-", kChecksum = "checksum";
+constexpr auto kFormat = "kinfolk-session-2", kChecksum = "checksum";
 constexpr auto kState = "state/", kScores = "scores", kHistory = "history", kCounts = "history_counts",
                kRecent = "recent", kRecentCounts = "recent_counts", kDropped = "dropped";
 
@@ -121,9 +121,9 @@ Session Session::load(Model& model, const std::string& path, SessionOptions opti
   if (said("format") != kFormat) {
     const std::string format = said("format");
     wrong(path, text("a session of format ", kFormat),
-          format.empty()                     ? "a safetensors file of another program"
-          : format.rfind(kAnyFormat, 0) == 0 ? "format " + format + ", of another version of this program"
-                                             : "format " + format);
+          format.empty()                        ? "a safetensors file of another program"
+          : format.starts_with(kSessionFormats) ? "format " + format + ", of another version of this program"
+                                                : "format " + format);
   }
   if (const std::string sum = session_checksum(file); said(kChecksum) != sum) {
     wrong(path, text("bytes with the checksum ", said(kChecksum), ", as they were saved"),

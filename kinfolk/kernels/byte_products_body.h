@@ -16,6 +16,12 @@ struct Rounded {
   bool sound = false;  ///< all numbers finite, the scale such that bytes tell something
 };
 
+/// How far a c Q K may be from q k, for any row of each.
+inline double error_of(const Rounded& q, const Rounded& k) {
+  const double e = q.error, f = k.error;
+  return (e * k.length + (q.length + e) * f) * kSlack;
+}
+
 inline __mmask16 lanes(int64_t left) { return static_cast<__mmask16>(left >= 16 ? 0xffff : (1U << left) - 1); }
 
 /// rows [count, width] to bytes, one of them every `stride`, `plus` added to each byte. Where they are wanted, sums of
@@ -82,6 +88,22 @@ struct Meeting {
   const char* next;  ///< to be read next, and how much of it beside each tile
   int64_t share;
 };
+
+/// A block of keys [count, width] with `more` floats behind them, which are fetched beside the tiles of the block.
+inline Meeting meeting_of(const uint8_t* bytes, const int32_t* start, const float* keys, int64_t count, int64_t width,
+                          int64_t more, const int32_t* queries, const int32_t* threshold, int64_t columns) {
+  const int64_t tiles = kBlock / kHigh * (columns / kWide), ahead = kBlock * width < more ? kBlock * width : more;
+  const int64_t lines = (ahead * 4 + 63) / 64;
+  return {bytes,
+          start,
+          count,
+          (width + 3) / 4,
+          queries,
+          threshold,
+          columns,
+          reinterpret_cast<const char*>(keys + count * width),
+          (lines + tiles - 1) / tiles * 64};
+}
 
 /// Writes (key, query) of each product that reaches the query's threshold, key * 256 + query; their number.
 inline int64_t reached(Meeting& m, int64_t first, int32_t* list) {

@@ -40,22 +40,14 @@ inline void search_bytes(const LargestSearch& s, float* scratch) {
     for (int64_t r = 0; r < s.rows; r++) {
       const Rounded& own = query[r];
       const double bound = s.best[r].bound, k = key.length, q = own.length;
-      const double error = (own.error * k + (q + own.error) * key.error) * kSlack + q * k * rounding;
+      const double error = error_of(own, key) + q * k * rounding;
       const double least = floor((bound - error) / (static_cast<double>(own.scale) * key.scale)) + 128.0 * sums[r];
       // All are looked at where bytes say nothing.
       const bool known = own.sound && key.sound && fabs(bound) < kLarge;
       threshold[r] = known ? static_cast<int32_t>(fmax(fmin(least, 2e9), -2e9)) : INT32_MIN;
     }
-    const int64_t tiles = (kBlock + kHigh - 1) / kHigh * (columns / kWide), ahead = kBlock * s.width * 4;
-    Meeting meeting{bytes,
-                    nullptr,
-                    count,
-                    quads,
-                    packed,
-                    threshold,
-                    columns,
-                    reinterpret_cast<const char*>(keys + count * s.width),
-                    from + 2 * kBlock <= s.count ? (ahead + tiles * 64 - 1) / (tiles * 64) * 64 : 0};
+    Meeting meeting = meeting_of(bytes, nullptr, keys, count, s.width, (s.count - from - count) * s.width, packed,
+                                 threshold, columns);
     for (int64_t part = 0; part < columns; part += kWide) {
       const int64_t found = reached(meeting, part, list);
       for (int64_t i = 0; i < found; i++) {

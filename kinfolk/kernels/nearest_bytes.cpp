@@ -71,16 +71,8 @@ inline void search_near(const NearestSearch& s, float* scratch) {
     move(keys, count, s.width, s.centre, moved);
     // The machine's bytes are unsigned on one side: K + 128, and so 128 sum(Q) too much.
     const Rounded key = round_rows(moved, count, s.width, 128, bytes, quads * 4, nullptr, key_square);
-    const int64_t tiles = (kBlock + kHigh - 1) / kHigh * parts, ahead = kBlock * s.width * 4;
-    Meeting meeting{bytes,
-                    start,
-                    count,
-                    quads,
-                    packed,
-                    threshold,
-                    columns,
-                    reinterpret_cast<const char*>(keys + count * s.width),
-                    from + 2 * kBlock <= s.count ? (ahead + tiles * 64 - 1) / (tiles * 64) * 64 : 0};
+    Meeting meeting =
+        meeting_of(bytes, start, keys, count, s.width, (s.count - from - count) * s.width, packed, threshold, columns);
     for (int64_t p = 0; p < parts; p++) {
       const Rounded& own = query[p];
       const double unit = static_cast<double>(own.scale) * key.scale, q = own.length, k = key.length;
@@ -88,7 +80,7 @@ inline void search_near(const NearestSearch& s, float* scratch) {
       for (int64_t c = 0; c < kBlock; c++) {
         start[c] = sound && c < count ? static_cast<int32_t>(floor(-0.5 * key_square[c] / unit)) + 1 : 0;
       }
-      const double error = (own.error * k + (q + own.error) * key.error) * kSlack + (q + k) * (q + k) * rounding;
+      const double error = error_of(own, key) + (q + k) * (q + k) * rounding;
       for (int64_t r = p * kWide; r < (p + 1) * kWide; r++) {
         threshold[r] = INT32_MAX;  // of no query
         if (r >= s.rows) continue;

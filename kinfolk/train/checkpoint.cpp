@@ -66,7 +66,7 @@ RunRecord record_of(const std::map<std::string, std::string>& metadata, const st
     wrong(path, text("a checkpoint of format ", kCheckpointFormat),
           format == metadata.end() ? "a safetensors file of another program" : "format " + format->second);
   }
-  if (format->second.starts_with("kinfolk-session-")) {
+  if (format->second.starts_with(kSessionFormats)) {
     wrong(path, "a run or one of its checkpoints", "a session (generate RUN --load-session FILE goes on from it)");
   }
   if (format->second != kCheckpointFormat) {

@@ -13,6 +13,7 @@
 #include "kinfolk/core/errors.h"
 #include "kinfolk/core/file_writer.h"
 #include "kinfolk/core/memory.h"
+#include "kinfolk/train/carry.h"
 #include "kinfolk/train/data/images.h"
 #include "kinfolk/train/data/recall.h"
 #include "kinfolk/train/events.h"
@@ -227,13 +228,8 @@ class Trainer {
     }
   }
 
-  /// Steps for which a lane's state has been carried before this one: each lane starts anew once in `carry` tokens, in
-  /// turn. A member that never began from nothing since its first step would read the beginning of every text badly.
   int64_t carried_steps(int64_t lane) const {
-    if (!carries_) return 0;
-    if (settings_.carry == 0) return point_.step;
-    const int64_t period = std::max<int64_t>(1, settings_.carry / settings_.length);
-    return std::min(point_.step, (point_.step + lane * period / settings_.lanes) % period);
+    return carries_ ? Carry{settings_.carry, settings_.length, settings_.lanes}.steps(point_.step, lane) : 0;
   }
 
   void restart_lanes() {
